@@ -1,0 +1,152 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace sparrow {
+
+absl::Status ErrnoStatus(int error, absl::string_view verb, absl::string_view path) {
+  const std::string message = absl::StrCat(path, ": cannot ", verb, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(message);
+    case EISDIR:
+      return absl::FailedPreconditionError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+namespace {
+
+// Calls `visit` with each block of the file.
+template <typename Visit>
+absl::Status ReadBlocks(const std::string& path, Visit visit) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  constexpr size_t kBlockBytes = 1 << 20;
+  const auto block = std::make_unique<char[]>(kBlockBytes);
+  for (;;) {
+    const ssize_t got = read(fd, block.get(), kBlockBytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, "read", path);
+    if (got == 0) return absl::OkStatus();
+    visit(absl::string_view(block.get(), static_cast<size_t>(got)));
+  }
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  if (fsync(fd) != 0) return ErrnoStatus(errno, "sync", path);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::string contents;
+  RETURN_IF_ERROR(ReadBlocks(path, [&](absl::string_view block) { contents.append(block.data(), block.size()); }));
+  return contents;
+}
+
+absl::StatusOr<FileDigest> DigestFile(const std::string& path) {
+  FileDigest digest;
+  uLong crc = crc32(0, nullptr, 0);
+  RETURN_IF_ERROR(ReadBlocks(path, [&](absl::string_view block) {
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(block.data()), block.size());
+    digest.bytes += block.size();
+  }));
+  digest.crc32 = static_cast<uint32_t>(crc);
+  return digest;
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  {
+    const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) return ErrnoStatus(errno, "create", temporary);
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    while (!contents.empty()) {
+      const ssize_t put = write(fd, contents.data(), contents.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return ErrnoStatus(errno, "write", temporary);
+      contents.remove_prefix(static_cast<size_t>(put));
+    }
+    if (fsync(fd) != 0) return ErrnoStatus(errno, "sync", temporary);
+  }
+  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, "rename to", path);
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return SyncDirectory(parent.empty() ? "." : parent);
+}
+
+absl::Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return ErrnoStatus(error.value(), "make directory", path);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ResolveUnder(const std::string& root, const std::string& relative) {
+  std::error_code error;
+  const std::filesystem::path base = std::filesystem::weakly_canonical(std::filesystem::absolute(root), error);
+  if (error) return ErrnoStatus(error.value(), "resolve", root);
+  const std::filesystem::path target = std::filesystem::weakly_canonical(base / relative, error);
+  if (error) return ErrnoStatus(error.value(), "resolve", (base / relative).string());
+  const auto [base_end, target_at] = std::mismatch(base.begin(), base.end(), target.begin(), target.end());
+  const bool inside = base_end == base.end() || (base_end->empty() && std::next(base_end) == base.end());
+  if (!inside) {
+    return absl::PermissionDeniedError(absl::StrCat("path \"", relative, "\" lies outside the root ", base.string()));
+  }
+  return target.string();
+}
+
+absl::StatusOr<std::vector<std::string>> MatchFiles(const std::string& root, const std::string& pattern) {
+  if (pattern.find_first_of("*?[") == std::string::npos) {
+    ASSIGN_OR_RETURN(const std::string path, ResolveUnder(root, pattern));
+    if (access(path.c_str(), F_OK) != 0) return ErrnoStatus(errno, "open", path);
+    return std::vector<std::string>{path};
+  }
+  const std::string full = (std::filesystem::path(root) / pattern).string();
+  glob_t found;
+  const int result = glob(full.c_str(), GLOB_NOSORT, nullptr, &found);
+  absl::Cleanup free_found = [&found] { globfree(&found); };
+  if (result != 0) return absl::NotFoundError(absl::StrCat(full, ": no file matches"));
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < found.gl_pathc; ++i) {
+    ASSIGN_OR_RETURN(std::string path, ResolveUnder(root, std::filesystem::absolute(found.gl_pathv[i]).string()));
+    paths.push_back(std::move(path));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace sparrow

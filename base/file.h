@@ -1,0 +1,45 @@
+#ifndef SPARROW_BASE_FILE_H_
+#define SPARROW_BASE_FILE_H_
+
+// Files, with errors that name the path and the system's reason.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sparrow {
+
+// The whole file. NotFound, PermissionDenied, or FailedPrecondition (a directory) by what is wrong.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Writes to PATH.tmp, syncs, renames to PATH and syncs the directory: readers see the old file or the whole new one.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
+
+// Makes the directory and its parents. OK if it is there.
+absl::Status MakeDirectories(const std::string& path);
+
+// root/relative, made absolute, refusing (PermissionDenied, naming both) what lies outside root once ".." and symbolic
+// links are resolved. An absolute `relative` must lie under root. The target need not exist; its existing parents are
+// resolved.
+absl::StatusOr<std::string> ResolveUnder(const std::string& root, const std::string& relative);
+
+// Files that match root/pattern, sorted bytewise. Without '*', '?' or '[' the one path, which must exist. NotFound if
+// nothing matches; confined to root as ResolveUnder.
+absl::StatusOr<std::vector<std::string>> MatchFiles(const std::string& root, const std::string& pattern);
+
+// zlib's CRC-32 of a whole file, and its size.
+struct FileDigest {
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;
+};
+absl::StatusOr<FileDigest> DigestFile(const std::string& path);
+
+// The Status for errno `error` at `path`: "PATH: cannot <verb>: <reason>".
+absl::Status ErrnoStatus(int error, absl::string_view verb, absl::string_view path);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_BASE_FILE_H_

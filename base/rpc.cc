@@ -1,0 +1,76 @@
+#include "base/rpc.h"
+
+#include <chrono>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace sparrow {
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+bool IsRetryable(const absl::Status& status) { return absl::IsUnavailable(status); }
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetMaxSendMessageSize(kMessageBytesMax);
+  // A channel of its own for each caller: one TCP stream is not shared between workers of one process.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A peer that vanished without a word is noticed in 20 s even while a call waits.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
+                   0);  // Cluster traffic never goes through a web proxy that the environment names.
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+absl::Status WaitForChannel(grpc::Channel* channel, const std::string& what, const std::string& address,
+                            absl::Duration timeout) {
+  if (channel->WaitForConnected(DeadlineAfter(timeout))) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no ", what, " answers at ", address, " (waited ",
+                                             absl::FormatDuration(timeout),
+                                             "); is it running, and is the address right?"));
+}
+
+absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address,
+                                                const std::vector<grpc::Service*>& services) {
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.SetMaxSendMessageSize(kMessageBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Callers ping each 10 s, also while no call is open.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  int port = 0;
+  if (!address.empty()) builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  ListeningServer listening;
+  listening.server = builder.BuildAndStart();
+  const bool is_unix = absl::StartsWith(address, "unix:");
+  if (listening.server == nullptr || (!address.empty() && !is_unix && port == 0)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": is the port in use, or the host not this machine's?"));
+  }
+  listening.address =
+      address.empty() || is_unix ? address : absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+  return listening;
+}
+
+std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout) {
+  return absl::ToChronoTime(absl::Now() + timeout);
+}
+
+}  // namespace sparrow

@@ -1,0 +1,62 @@
+#ifndef SPARROW_DENSE_COLLECTIVE_H_
+#define SPARROW_DENSE_COLLECTIVE_H_
+
+// What the workers of a job do together. Every member must make the same calls in the same order.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace sparrow {
+
+// Not thread-safe. After an error (Unavailable: a member has gone or was too slow; the message says which operation)
+// the group is unusable.
+class Collective {
+ public:
+  virtual ~Collective() = default;
+
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t size() const = 0;
+
+  // values[i] becomes the sum over members, equal bit for bit on all of them, and from run to run for the same members
+  // and size.
+  virtual absl::Status AllReduceSum(std::span<float> values) = 0;
+  virtual absl::Status AllReduceSum(std::span<double> values) = 0;
+
+  // Every member gets all members' bytes, in rank order. Lengths may differ, and may be 0.
+  virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) = 0;
+
+  virtual absl::Status Barrier() = 0;
+};
+
+// The board by which members find each other; the coordinator's rendezvous in a cluster. Thread-safe.
+class RendezvousStore {
+ public:
+  virtual ~RendezvousStore() = default;
+  virtual absl::Status Put(const std::string& key, const std::string& value) = 0;
+  // Waits for the key. DeadlineExceeded names it.
+  virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) = 0;
+};
+
+// A group of one: everything is the identity.
+std::unique_ptr<Collective> MakeLocalCollective();
+
+struct GlooOptions {
+  uint32_t rank = 0;
+  uint32_t size = 1;
+  std::string host;  // An address of this machine that the other members can reach.
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration timeout = absl::Minutes(10);  // Of one operation: how far apart members may be.
+};
+// A group over TCP by Gloo, which meets through `store` (needed only during this call).
+absl::StatusOr<std::unique_ptr<Collective>> MakeGlooCollective(const GlooOptions& options, RendezvousStore* store);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_COLLECTIVE_H_

@@ -1,0 +1,52 @@
+#ifndef SPARROW_DENSE_DENSE_OPTIMIZER_H_
+#define SPARROW_DENSE_DENSE_OPTIMIZER_H_
+
+// Optimizers of a flat parameter vector: SGD, momentum, Adagrad, Adam, AdamW. Formulas and sources:
+// proto/sparrow/v1/table.proto.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sparrow/v1/table.pb.h"
+
+namespace sparrow {
+
+// Not thread-safe; one pass over memory a step, on all cores.
+class DenseOptimizer {
+ public:
+  virtual ~DenseOptimizer() = default;
+
+  // One update. The gradient is gradients[i] * gradient_scale; the learning rate is the configured one times
+  // learning_rate_factor.
+  struct StepOptions {
+    double gradient_scale = 1;
+    double learning_rate_factor = 1;
+  };
+  // REQUIRES: both spans have the size the optimizer was made with.
+  virtual void Step(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) = 0;
+
+  // State for checkpoints, each of the vector's size: {"momentum"}, {"accumulator"}, {"m", "v"}, or none.
+  struct State {
+    std::string name;
+    std::span<float> values;
+  };
+  virtual std::vector<State> states() = 0;
+
+  // Updates done, from which Adam's bias correction follows; stored with a checkpoint.
+  uint64_t updates() const { return updates_; }
+  void set_updates(uint64_t updates) { updates_ = updates; }
+
+ protected:
+  uint64_t updates_ = 0;
+};
+
+// InvalidArgument names the field; a kind that is for tables only is refused by name.
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_DENSE_OPTIMIZER_H_

@@ -1,0 +1,42 @@
+#ifndef SPARROW_EMBEDDING_BAG_H_
+#define SPARROW_EMBEDDING_BAG_H_
+
+// Pooling of bags of rows, and its backward. A feature's bags are CSR: bag i holds lookups offsets[i] to
+// offsets[i+1]-1.
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace sparrow {
+
+enum class Pooling { kSum, kMean };
+
+// The bags of one feature in one batch. Views; nothing is owned.
+struct Bags {
+  std::span<const uint32_t> offsets;  // [rows + 1]; rows = 0 may have no offsets at all.
+  std::span<const uint32_t> index;    // [lookups]: which row of the unique rows each look-up reads.
+  std::span<const float> weights;     // [lookups], or empty: all 1.
+  Pooling pooling = Pooling::kSum;
+
+  int64_t rows() const { return offsets.empty() ? 0 : static_cast<int64_t>(offsets.size()) - 1; }
+};
+
+// InvalidArgument, with the numbers, if offsets do not start at 0, decrease, or do not end at the number of look-ups;
+// if weights has another length than the look-ups; or if an index is not below unique_rows. Everything below requires
+// that this has passed.
+absl::Status CheckBags(const Bags& bags, uint64_t unique_rows);
+
+// output[i, column ... column + dim) = pooled rows of bag i (0 for an empty bag). `stride` is the row length of output.
+void BagForwardCpu(const Bags& bags, std::span<const float> rows /*[unique, dim]*/, uint32_t dim,
+                   std::span<float> output /*[rows, stride]*/, uint32_t stride, uint32_t column);
+
+// gradients[u] += sum over look-ups of row u of weight * output_gradient[bag, column ...]: duplicates are summed, in
+// the order of the bags, so the result does not depend on the number of threads.
+void BagBackwardCpu(const Bags& bags, std::span<const float> output_gradients /*[rows, stride]*/, uint32_t stride,
+                    uint32_t column, uint32_t dim, std::span<float> gradients /*[unique, dim]*/);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_EMBEDDING_BAG_H_

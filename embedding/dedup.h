@@ -1,0 +1,36 @@
+#ifndef SPARROW_EMBEDDING_DEDUP_H_
+#define SPARROW_EMBEDDING_DEDUP_H_
+
+// Unique keys of a batch and, for each look-up, which unique key it is.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "embedding/partition.h"
+
+namespace sparrow {
+
+// Reusable: keeps its memory from batch to batch. Not thread-safe.
+class Dedup {
+ public:
+  // Starts a new batch.
+  void Clear();
+
+  // Adds the look-ups of one feature (several features of one table share a Dedup). index[i] becomes the position of
+  // keys[i] in unique(). REQUIRES: index.size() == keys.size(); fewer than 2^32 unique keys.
+  void Add(std::span<const Key> keys, std::span<uint32_t> index);
+
+  // In order of first appearance.
+  const std::vector<Key>& unique() const { return unique_; }
+
+ private:
+  std::vector<Key> unique_;
+  std::vector<uint32_t>
+      slots_;  // Open addressing, power of two: position in unique_ + 1; 0 is free, so no key is reserved.
+  uint64_t mask_ = 0;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_EMBEDDING_DEDUP_H_

@@ -1,0 +1,53 @@
+#ifndef SPARROW_WORKER_WORKER_H_
+#define SPARROW_WORKER_WORKER_H_
+
+// The worker daemon: joins the coordinator, and runs the tasks that it is given, one after the other.
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/metrics.h"
+#include "worker/ps_transport.h"
+
+namespace sparrow {
+
+struct WorkerOptions {
+  // Behaviour.
+  std::string coordinator;      // HOST:PORT
+  std::string device = "cpu";   // "cpu"; "cuda:N" is refused by this version.
+  std::string data_root = ".";  // Input files lie under it.
+  std::string checkpoint_root =
+      "checkpoints";    // Checkpoints lie under it; the same shared directory for all members of a cluster.
+  std::string host;     // Address of this machine for other workers. Empty: the one that reaches the coordinator.
+  std::string metrics;  // HOST:PORT of /metrics; empty: not served.
+  absl::Duration connect_timeout = absl::Seconds(10);
+
+  // For a cluster in one process: used instead of an own channel and of gRPC to the servers.
+  std::shared_ptr<grpc::Channel> coordinator_channel;  // Shared by the members of the process and its owner.
+  PsTransportFactory transport_factory;
+};
+
+// Thread-safe.
+class Worker {
+ public:
+  virtual ~Worker() = default;  // Stop().
+
+  // Joins the coordinator. Unavailable if none answers within connect_timeout. `metrics` outlives the worker.
+  static absl::StatusOr<std::unique_ptr<Worker>> Start(const WorkerOptions& options, Metrics* metrics);
+
+  // Stops the running task (its job fails or is given up, and says so), leaves the coordinator, joins all threads.
+  // Seconds at most. Idempotent.
+  virtual void Stop() = 0;
+
+  // Waits until the worker has ended by itself: its lease was lost and the coordinator stays away (an error that says
+  // so), or Stop (OK).
+  virtual absl::Status WaitUntilStopped() = 0;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_WORKER_H_
