@@ -26,7 +26,8 @@ endif()
 
 add_compile_options(
   $<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra> $<$<COMPILE_LANGUAGE:CXX>:-Werror>
-  $<$<COMPILE_LANGUAGE:CXX>:-march=${SPARROW_MARCH}>)
+  $<$<COMPILE_LANGUAGE:CXX>:-march=${SPARROW_MARCH}>
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler=-Wall,-Wextra,-Werror>")
 if(SPARROW_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPARROW_SANITIZE}> $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
   add_link_options(-fsanitize=${SPARROW_SANITIZE})

@@ -1,0 +1,86 @@
+#include <cuda_runtime.h>
+
+#include <cstdio>
+
+#include "base/cuda/device_buffer.h"
+#include "base/cuda/launch.cuh"
+#include "base/cuda/stream.h"
+
+namespace sparrow {
+
+int GpuCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // No driver or no GPU is an answer, not an error that a later call should find.
+    return 0;
+  }
+  return count;
+}
+
+std::string GpuName() {
+  cudaDeviceProp properties;
+  int device = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaGetDeviceProperties(&properties, device));
+  return std::string(properties.name) + ", compute capability " + std::to_string(properties.major) + "." +
+         std::to_string(properties.minor);
+}
+
+Stream::Stream() { CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+
+Stream::~Stream() {
+  if (cudaStreamDestroy(stream_) != cudaSuccess) std::fprintf(stderr, "a CUDA stream could not be destroyed\n");
+}
+
+void Stream::Synchronize() const { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
+
+Event::Event() { CHECK_CUDA(cudaEventCreate(&event_)); }
+
+Event::~Event() {
+  if (cudaEventDestroy(event_) != cudaSuccess) std::fprintf(stderr, "a CUDA event could not be destroyed\n");
+}
+
+void Event::Record(const Stream& stream) { CHECK_CUDA(cudaEventRecord(event_, stream.get())); }
+
+float Event::MillisecondsSince(const Event& start) const {
+  float milliseconds = 0;
+  CHECK_CUDA(cudaEventSynchronize(event_));
+  CHECK_CUDA(cudaEventElapsedTime(&milliseconds, start.event_, event_));
+  return milliseconds;
+}
+
+namespace internal {
+
+void* DeviceAllocate(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // Reported by the return value.
+    return nullptr;
+  }
+  CHECK_CUDA(error);
+  return memory;
+}
+
+void DeviceFree(void* memory) {
+  if (cudaFree(memory) != cudaSuccess) std::fprintf(stderr, "GPU memory could not be freed\n");
+}
+
+void CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream) {
+  if (bytes != 0) CHECK_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream.get()));
+}
+
+void CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream) {
+  if (bytes != 0) CHECK_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream.get()));
+}
+
+void CopyOnDevice(void* to, const void* from, size_t bytes, const Stream& stream) {
+  if (bytes != 0) CHECK_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()));
+}
+
+void FillDevice(void* device, int byte, size_t bytes, const Stream& stream) {
+  if (bytes != 0) CHECK_CUDA(cudaMemsetAsync(device, byte, bytes, stream.get()));
+}
+
+}  // namespace internal
+}  // namespace sparrow

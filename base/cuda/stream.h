@@ -1,0 +1,52 @@
+#ifndef SPARROW_BASE_CUDA_STREAM_H_
+#define SPARROW_BASE_CUDA_STREAM_H_
+
+// CUDA's streams and events behind owners, without CUDA's headers: only .cu files include those.
+
+#include <string>
+
+struct CUstream_st;
+struct CUevent_st;
+
+namespace sparrow {
+
+// GPUs that this process can use; 0 where there is no driver, no GPU, or no CUDA in the build.
+int GpuCount();
+// "NVIDIA H200, compute capability 9.0". REQUIRES: GpuCount() > 0.
+std::string GpuName();
+
+// An ordered queue of work on the current GPU. Not thread-safe.
+class Stream {
+ public:
+  Stream();  // REQUIRES: GpuCount() > 0.
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  CUstream_st* get() const { return stream_; }
+  // Waits for everything queued so far.
+  void Synchronize() const;
+
+ private:
+  CUstream_st* stream_ = nullptr;
+};
+
+// A moment in a stream, for timing.
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void Record(const Stream& stream);
+  // Milliseconds on the device from `start` to this; waits for this event.
+  float MillisecondsSince(const Event& start) const;
+
+ private:
+  CUevent_st* event_ = nullptr;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_BASE_CUDA_STREAM_H_
