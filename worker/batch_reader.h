@@ -9,6 +9,7 @@
 // with a batch that may be short, in which some parts may be empty. Every worker sees the end at the same step.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,13 +37,16 @@ struct BatchReaderOptions {
   uint64_t first_epoch = 0;
   uint64_t first_row_in_epoch = 0;
   uint32_t queue_batches_max = 4;  // Parsed ahead at most.
+  // Polled during Open and on the reading thread; true ends them with Cancelled. Null: never.
+  std::function<bool()> cancelled;
 };
 
-// What has been read so far, over all epochs.
+// What Next has handed out so far, over all epochs.
 struct BatchReaderStats {
   uint64_t rows_read = 0;     // By this worker, skipped ones included.
   uint64_t rows_skipped = 0;  // Of those, rows that did not fit (SKIP policy).
-  uint64_t bytes_read = 0;    // From files, compressed as they are.
+  uint64_t bytes_read =
+      0;  // From files, compressed as they are; without what is parsed ahead and without counting passes.
   std::string first_skipped;  // The error of the first skipped row.
 };
 
@@ -51,9 +55,9 @@ class BatchReader {
  public:
   virtual ~BatchReader() = default;
 
-  // Opens the files and checks what can be checked before reading: NotFound (a missing file), InvalidArgument (a
-  // directory, an empty set of rows, a header without a column, a schema that does not fit the features). The message
-  // names file, what was expected, what was found, and the remedy.
+  // Opens the files, counts their rows if source.rows has a share, and checks what can be checked before reading:
+  // NotFound (a missing file), InvalidArgument (a directory, an empty set of rows, a header without a column, a schema
+  // that does not fit the features). The message names file, what was expected, what was found, and the remedy.
   static absl::StatusOr<std::unique_ptr<BatchReader>> Open(const BatchReaderOptions& options);
 
   // Moves the next batch into *batch; its old vectors are reused. False: all epochs are read. An error names file, line
@@ -61,7 +65,8 @@ class BatchReader {
   virtual absl::StatusOr<bool> Next(Batch* batch) = 0;
 
   virtual BatchReaderStats Stats() const = 0;
-  // Rows of one epoch over all workers; 0: not known without reading everything.
+  // Rows of one epoch over all workers; 0: not known without reading everything (text without a share in `rows` before
+  // the end of the first epoch).
   virtual uint64_t EpochRows() const = 0;
   virtual uint32_t DenseColumns() const = 0;
   virtual const std::vector<std::string>& files() const = 0;

@@ -1,0 +1,101 @@
+#ifndef SPARROW_WORKER_BATCH_BUILDER_H_
+#define SPARROW_WORKER_BATCH_BUILDER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "sparrow/v1/job.pb.h"
+#include "worker/batch.h"
+#include "worker/dense_transform.h"
+
+namespace sparrow {
+
+// What the input gives a feature.
+struct FeatureShape {
+  bool bag = false;       // Any number of ids a row; false: exactly one.
+  bool weighted = false;  // Each id has a weight.
+};
+
+struct BatchBuilderOptions {
+  uint32_t dense_columns = 0;
+  v1::DataConfig::DenseTransform dense_transform = v1::DataConfig::LOG1P;
+  float missing_dense = 0;
+  std::vector<v1::FeatureConfig> features;
+  std::vector<FeatureShape> shapes;    // For each feature.
+  std::vector<uint64_t> bounded_rows;  // For each feature, the rows of its table; 0: hashed. Empty: all hashed.
+};
+
+// Fills a Batch row by row: applies the dense transform, modulo and the bounds of tables, and takes a row back whole.
+// Begin, then for each row StartRow, setters, and FinishRow or DropRow; then End. Not thread-safe.
+class BatchBuilder {
+ public:
+  explicit BatchBuilder(BatchBuilderOptions options);
+
+  // Empties *batch, keeping its memory. `batch` outlives End.
+  void Begin(Batch* batch);
+  void StartRow() { batch_->dense.resize(batch_->dense.size() + dense_columns_, missing_dense_); }
+  // ResourceExhausted if a feature has more ids than a batch can index.
+  absl::Status FinishRow(float label) {
+    batch_->labels.push_back(label);
+    ++batch_->rows;
+    return bags_.empty() ? absl::OkStatus() : FinishBags();
+  }
+  void DropRow();
+  void End();
+
+  // `column` in [0, dense columns). A column that is not set is missing.
+  void SetDense(uint32_t column, double value) {
+    DenseRow()[column] = log1p_ ? (value > 0 ? Log1pOf(value) : 0.0f) : static_cast<float>(value);
+  }
+  void SetDenseInteger(uint32_t column, uint64_t value) {
+    DenseRow()[column] = log1p_ ? Log1pOf(value, log1p_table_) : static_cast<float>(value);
+  }
+
+  // False: the id is outside the feature's table, and OutOfBounds says so; the row is to be dropped.
+  bool AddId(uint32_t feature, uint64_t id) {
+    const Rule& rule = rules_[feature];
+    if (rule.modulo != 0) id = Fold(id, rule.modulo);
+    if (rule.bounded_rows != 0 && id >= rule.bounded_rows) return false;
+    batch_->features[feature].ids.push_back(id);
+    return true;
+  }
+  bool AddWeightedId(uint32_t feature, uint64_t id, float weight) {
+    batch_->features[feature].weights.push_back(weight);
+    return AddId(feature, id);
+  }
+  // 'id 10 of feature "user", whose table has 10 rows'; then what to do.
+  std::string OutOfBounds(uint32_t feature, uint64_t id) const;
+
+  const BatchBuilderOptions& options() const { return options_; }
+
+ private:
+  struct Rule {
+    uint64_t modulo = 0;  // 0: none.
+    uint64_t bounded_rows = 0;
+  };
+
+  static uint64_t Fold(uint64_t id, uint64_t modulo) {
+    if (id == kMissingId || modulo == 1) return 0;
+    const uint64_t divisor = modulo - 1;
+    // A 32-bit division where it does: it is several times faster.
+    if (((id | divisor) >> 32) == 0) return 1 + static_cast<uint32_t>(id) % static_cast<uint32_t>(divisor);
+    return 1 + id % divisor;
+  }
+  float* DenseRow() { return batch_->dense.data() + batch_->dense.size() - dense_columns_; }
+  absl::Status FinishBags();
+
+  const BatchBuilderOptions options_;
+  const uint32_t dense_columns_;
+  const float missing_dense_;
+  const bool log1p_;
+  const float* const log1p_table_;
+  std::vector<Rule> rules_;     // Constant after construction.
+  std::vector<uint32_t> bags_;  // Features that are bags; constant after construction.
+  Batch* batch_ = nullptr;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_BATCH_BUILDER_H_
