@@ -36,13 +36,15 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  // Logits of a batch. Activations are kept for Backward. rows = 0 is legal.
-  // sparse: the pooled vectors of all features side by side, in the order of the shape's feature_dims; S is their sum.
+  // Logits of a batch. Activations are kept for Backward; `dense` and `sparse` are not copied, so they must stay as
+  // they are until Backward has returned (if it is called). rows = 0 is legal. sparse: the pooled vectors of all
+  // features side by side, in the order of the shape's feature_dims; S is their sum.
   virtual void Forward(std::span<const float> dense /*[rows, dense_columns]*/,
                        std::span<const float> sparse /*[rows, S]*/, std::span<float> logits /*[rows]*/) = 0;
 
   // Backward of the last Forward: overwrites gradients() and sparse_gradients with the derivatives of sum_i
-  // logit_gradients[i] * logit[i].
+  // logit_gradients[i] * logit[i]. REQUIRES: as many rows as that Forward; sparse_gradients does not overlap its
+  // inputs.
   virtual void Backward(std::span<const float> logit_gradients /*[rows]*/,
                         std::span<float> sparse_gradients /*[rows, S]*/) = 0;
 
@@ -60,8 +62,8 @@ class Model {
 };
 
 // Builds the model with initial weights that are a pure function of (seed, parameter name, element): weights normal
-// with variance 2/(in+out), biases normal with variance 1/out (anchors of facebookresearch/dlrm). InvalidArgument names
-// the field, what was expected and what was found.
+// with variance 2/(in+out), biases normal with variance 1/out, as facebookresearch/dlrm has them; the cross layers' v
+// and w with variance 2/(in+rank), their b 0. InvalidArgument names the field, what was expected and what was found.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const v1::ModelConfig& config, const ModelShape& shape, uint64_t seed);
 
 }  // namespace sparrow

@@ -1,0 +1,179 @@
+// Gloo over TCP. All-reduce is the ring algorithm: each segment is summed in the ring's order by one member and then
+// handed on, so all members hold the same bits, and the same bits from run to run. Gloo reports failures by exceptions;
+// none leaves this file.
+
+#include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <exception>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "dense/collective.h"
+
+namespace sparrow {
+namespace {
+
+// Our board as Gloo's. Gloo wants failures as exceptions; MakeGlooCollective catches them.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(RendezvousStore* store, absl::Duration timeout) : store_(store), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    Throw(store_->Put(key, std::string(data.begin(), data.end())));
+  }
+  std::vector<char> get(const std::string& key) override {
+    absl::StatusOr<std::string> value = store_->Get(key, timeout_);
+    Throw(value.status());
+    return {value->begin(), value->end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) Throw(store_->Get(key, timeout_).status());
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    for (const std::string& key : keys) Throw(store_->Get(key, absl::FromChrono(timeout)).status());
+  }
+
+ private:
+  static void Throw(const absl::Status& status) {
+    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  }
+
+  RendezvousStore* const store_;
+  const absl::Duration timeout_;
+};
+
+template <typename T>
+void Sum(void* out, const void* a, const void* b, size_t n) {
+  // `out` may be `a` or `b`.
+  const T* x = static_cast<const T*>(a);
+  const T* y = static_cast<const T*>(b);
+  T* z = static_cast<T*>(out);
+  for (size_t i = 0; i < n; ++i) z[i] = x[i] + y[i];
+}
+
+class GlooCollective final : public Collective {
+ public:
+  GlooCollective(std::shared_ptr<gloo::Context> context, absl::Duration timeout)
+      : context_(std::move(context)), timeout_(absl::ToChronoMilliseconds(timeout)) {}
+
+  uint32_t rank() const override { return static_cast<uint32_t>(context_->rank); }
+  uint32_t size() const override { return static_cast<uint32_t>(context_->size); }
+
+  absl::Status AllReduceSum(std::span<float> values) override { return AllReduce("AllReduceSum", values); }
+  absl::Status AllReduceSum(std::span<double> values) override { return AllReduce("AllReduceSum", values); }
+
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
+    std::vector<std::string> parts(size());
+    const absl::Status status = Run("AllGather", [&] {
+      std::vector<uint64_t> lengths(size());
+      uint64_t length = bytes.size();
+      gloo::AllgatherOptions exchange(context_);
+      exchange.setInput(&length, 1);
+      exchange.setOutput(lengths.data(), lengths.size());
+      exchange.setTimeout(timeout_);
+      exchange.setTag(NextTag());
+      gloo::allgather(exchange);
+      const uint64_t total = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
+      if (total == 0) return;
+      std::string input(bytes);
+      std::string output(total, '\0');
+      gloo::AllgathervOptions gather(context_);
+      gather.setInput(input.data(), input.size());
+      gather.setOutput(output.data(), std::vector<size_t>(lengths.begin(), lengths.end()));
+      gather.setTimeout(timeout_);
+      gather.setTag(NextTag());
+      gloo::allgatherv(gather);
+      size_t offset = 0;
+      for (uint32_t r = 0; r < size(); ++r) {
+        parts[r] = output.substr(offset, lengths[r]);
+        offset += lengths[r];
+      }
+    });
+    if (!status.ok()) return status;
+    return parts;
+  }
+
+  absl::Status Barrier() override {
+    return Run("Barrier", [&] {
+      gloo::BarrierOptions options(context_);
+      options.setTimeout(timeout_);
+      options.setTag(NextTag());
+      gloo::barrier(options);
+    });
+  }
+
+ private:
+  template <typename T>
+  absl::Status AllReduce(absl::string_view operation, std::span<T> values) {
+    return Run(operation, [&] {
+      if (values.empty()) return;
+      gloo::AllreduceOptions options(context_);
+      options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+      options.setOutput(values.data(), values.size());
+      options.setReduceFunction(&Sum<T>);
+      options.setTimeout(timeout_);
+      options.setTag(NextTag());
+      gloo::allreduce(options);
+    });
+  }
+
+  // Runs one operation; its failure, or an earlier one's, as a Status.
+  absl::Status Run(absl::string_view operation, const std::function<void()>& body) {
+    if (!failure_.ok()) return failure_;
+    try {
+      body();
+    } catch (const std::exception& error) {
+      failure_ =
+          absl::UnavailableError(absl::StrCat(operation, " of rank ", rank(), " of ", size(),
+                                              " failed; another member has left or is slower than the timeout of ",
+                                              absl::FormatDuration(absl::FromChrono(timeout_)), ": ", error.what()));
+      // The others learn at once, instead of by their timeouts.
+      try {
+        context_->closeConnections();
+      } catch (const std::exception&) {  // Already closed.
+      }
+    }
+    return failure_;
+  }
+
+  // Each operation's messages are apart from the last one's.
+  uint32_t NextTag() { return next_tag_++; }
+
+  const std::shared_ptr<gloo::Context> context_;  // Shared with Gloo's options objects during an operation.
+  const std::chrono::milliseconds timeout_;
+
+  uint32_t next_tag_ = 0;
+  absl::Status failure_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Collective>> MakeGlooCollective(const GlooOptions& options, RendezvousStore* store) {
+  CHECK_LT(options.rank, options.size);
+  if (options.size == 1) return MakeLocalCollective();
+  try {
+    gloo::transport::tcp::attr attr;
+    attr.hostname = options.host;
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attr);
+    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+    context->setTimeout(absl::ToChronoMilliseconds(options.connect_timeout));
+    GlooStore gloo_store(store, options.connect_timeout);
+    context->connectFullMesh(gloo_store, device);
+    return std::make_unique<GlooCollective>(std::move(context), options.timeout);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("rank ", options.rank, " of ", options.size, " at host \"", options.host,
+                                               "\" could not join the group of workers: ", error.what()));
+  }
+}
+
+}  // namespace sparrow

@@ -1,0 +1,197 @@
+#include "dense/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+
+namespace sparrow {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kPrefixBytes = 8;
+constexpr uint64_t kHeaderBytesMax = 100'000'000;  // The format's own limit.
+constexpr char kMetadata[] = "__metadata__";
+
+// product(shape) * 4, or nothing where that exceeds 64 bits.
+std::optional<uint64_t> TensorBytes(const std::vector<uint64_t>& shape) {
+  uint64_t bytes = sizeof(float);
+  for (uint64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
+// A valid JSON number that is a whole number >= 0, or nothing.
+std::optional<uint64_t> AsCount(const Json& value) {
+  if (!value.is_number_unsigned()) return std::nullopt;
+  return value.get<uint64_t>();
+}
+
+struct TensorEntry {
+  std::string name;
+  std::vector<uint64_t> shape;
+  uint64_t begin = 0;  // Offsets into the bytes after the header.
+  uint64_t end = 0;
+};
+
+absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const Json& value) {
+  const auto bad = [&name](auto&&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" ", what...));
+  };
+  if (!value.is_object()) return bad("is described by ", value.type_name(), ", expected an object");
+  const auto dtype = value.find("dtype");
+  if (dtype == value.end() || !dtype->is_string()) return bad("has no dtype");
+  if (*dtype != "F32") return bad("has dtype ", dtype->get<std::string>(), ", expected F32; convert it to F32 first");
+  const auto shape = value.find("shape");
+  if (shape == value.end() || !shape->is_array()) return bad("has no shape");
+  TensorEntry entry{.name = name, .shape = {}};
+  for (const Json& extent : *shape) {
+    const std::optional<uint64_t> count = AsCount(extent);
+    if (!count.has_value()) return bad("has an extent that is no whole number in shape ", shape->dump());
+    entry.shape.push_back(*count);
+  }
+  const auto offsets = value.find("data_offsets");
+  if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2) return bad("has no pair data_offsets");
+  const std::optional<uint64_t> begin = AsCount((*offsets)[0]);
+  const std::optional<uint64_t> end = AsCount((*offsets)[1]);
+  if (!begin.has_value() || !end.has_value() || *begin > *end) return bad("has data_offsets ", offsets->dump());
+  const std::optional<uint64_t> bytes = TensorBytes(entry.shape);
+  if (!bytes.has_value() || *bytes != *end - *begin) {
+    return bad("has ", *end - *begin, " bytes by data_offsets ", offsets->dump(), ", but shape ", shape->dump(),
+               bytes.has_value() ? absl::StrCat(" needs ", *bytes) : " exceeds 2^64 bytes");
+  }
+  entry.begin = *begin;
+  entry.end = *end;
+  return entry;
+}
+
+// The header as JSON. nlohmann keeps the last of two members of one name; here that is an error.
+absl::StatusOr<Json> ParseHeader(absl::string_view text) {
+  std::set<std::string> names;
+  std::string twice;
+  const Json::parser_callback_t see = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
+      twice = value.get<std::string>();
+    }
+    return true;
+  };
+  Json header = Json::parse(text.begin(), text.end(), see, /*allow_exceptions=*/false);
+  if (!header.is_object()) return absl::InvalidArgumentError("the header is no JSON object");
+  if (!twice.empty()) return absl::InvalidArgumentError(absl::StrCat("the header names \"", twice, "\" twice"));
+  return header;
+}
+
+absl::StatusOr<LoadedSafetensors> Parse(absl::string_view file) {
+  if (file.size() < kPrefixBytes) {
+    return absl::DataLossError(absl::StrCat("has ", file.size(), " bytes, a safetensors file has at least 8"));
+  }
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  if (header_bytes > kHeaderBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("claims a header of ", header_bytes, " bytes, the limit is ",
+                                                   kHeaderBytesMax, "; is it a safetensors file?"));
+  }
+  if (header_bytes > file.size() - kPrefixBytes) {
+    return absl::DataLossError(absl::StrCat("claims a header of ", header_bytes, " bytes, but only ",
+                                            file.size() - kPrefixBytes, " follow; it is cut short"));
+  }
+  ASSIGN_OR_RETURN(const Json header, ParseHeader(file.substr(kPrefixBytes, header_bytes)));
+  const absl::string_view data = file.substr(kPrefixBytes + header_bytes);
+
+  LoadedSafetensors loaded;
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name != kMetadata) {
+      ASSIGN_OR_RETURN(entries.emplace_back(), ParseEntry(name, value));
+      continue;
+    }
+    if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is no object");
+    for (const auto& [key, text] : value.items()) {
+      if (!text.is_string()) return absl::InvalidArgumentError(absl::StrCat("__metadata__.", key, " is no string"));
+      loaded.metadata[key] = text.get<std::string>();
+    }
+  }
+  // The tensors must tile the data: no gap, no overlap, nothing after the last.
+  std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  uint64_t expected = 0;
+  for (const TensorEntry& entry : entries) {
+    if (entry.begin != expected) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor \"", entry.name, "\" begins at byte ", entry.begin,
+                                                     ", expected ", expected, ": tensors overlap or leave a gap"));
+    }
+    expected = entry.end;
+  }
+  if (expected > data.size()) {
+    return absl::DataLossError(
+        absl::StrCat("has ", data.size(), " bytes of tensors, its header describes ", expected, "; it is cut short"));
+  }
+  if (expected < data.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", data.size(), " bytes of tensors, its header describes ", expected));
+  }
+  for (TensorEntry& entry : entries) {
+    LoadedTensor& tensor = loaded.tensors[entry.name];
+    tensor.shape = std::move(entry.shape);
+    tensor.values.resize((entry.end - entry.begin) / sizeof(float));
+    CopyBytes(data.substr(entry.begin, entry.end - entry.begin), std::span<float>(tensor.values));
+  }
+  return loaded;
+}
+
+}  // namespace
+
+absl::Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  uint64_t offset = 0;
+  for (const NamedTensor& tensor : tensors) {
+    const std::optional<uint64_t> bytes = TensorBytes(tensor.shape);
+    if (!bytes.has_value() || *bytes != tensor.values.size_bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", tensor.name, "\" has ", tensor.values.size(),
+                                                     " values, which is not the product of its shape"));
+    }
+    if (tensor.name == kMetadata || header.contains(tensor.name)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": two tensors are named \"", tensor.name, "\""));
+    }
+    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + *bytes}}};
+    offset += *bytes;
+  }
+  // Not UTF-8: written with U+FFFD in its place, rather than thrown.
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // So that the tensors are aligned, as the format advises.
+  if (text.size() > kHeaderBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": the header has ", text.size(), " bytes, the format's limit is ", kHeaderBytesMax));
+  }
+  const uint64_t header_bytes = text.size();
+  std::string file;
+  file.reserve(kPrefixBytes + header_bytes + offset);
+  file.append(reinterpret_cast<const char*>(&header_bytes), kPrefixBytes);
+  file.append(text);
+  for (const NamedTensor& tensor : tensors) {
+    const absl::string_view bytes = AsBytes(tensor.values);
+    file.append(bytes.data(), bytes.size());
+  }
+  return WriteFileAtomically(path, file);
+}
+
+absl::StatusOr<LoadedSafetensors> ReadSafetensors(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string file, ReadFile(path));
+  absl::StatusOr<LoadedSafetensors> loaded = Parse(file);
+  if (!loaded.ok()) return Annotate(loaded.status(), path);
+  return loaded;
+}
+
+}  // namespace sparrow
