@@ -11,6 +11,8 @@
 
 namespace sparrow {
 
+// kSum: sum of weight * row. kMean: that, divided by the sum of the bag's weights (without weights: by its number of
+// ids). A bag that is empty, or whose weights sum to 0 under kMean, pools to 0 and has no gradient.
 enum class Pooling { kSum, kMean };
 
 // The bags of one feature in one batch. Views; nothing is owned.
@@ -24,16 +26,17 @@ struct Bags {
 };
 
 // InvalidArgument, with the numbers, if offsets do not start at 0, decrease, or do not end at the number of look-ups;
-// if weights has another length than the look-ups; or if an index is not below unique_rows. Everything below requires
-// that this has passed.
+// if weights has another length than the look-ups, or holds one that is not finite; or if an index is not below
+// unique_rows. Everything below requires that this has passed.
 absl::Status CheckBags(const Bags& bags, uint64_t unique_rows);
 
 // output[i, column ... column + dim) = pooled rows of bag i (0 for an empty bag). `stride` is the row length of output.
 void BagForwardCpu(const Bags& bags, std::span<const float> rows /*[unique, dim]*/, uint32_t dim,
                    std::span<float> output /*[rows, stride]*/, uint32_t stride, uint32_t column);
 
-// gradients[u] += sum over look-ups of row u of weight * output_gradient[bag, column ...]: duplicates are summed, in
-// the order of the bags, so the result does not depend on the number of threads.
+// gradients[u] += sum over look-ups of row u of factor * output_gradient[bag, column ...], where factor is what the
+// forward multiplied the row by: the weight, under kMean divided by the sum of the bag's weights. Duplicates are
+// summed, in the order of the bags, so the result does not depend on the number of threads.
 void BagBackwardCpu(const Bags& bags, std::span<const float> output_gradients /*[rows, stride]*/, uint32_t stride,
                     uint32_t column, uint32_t dim, std::span<float> gradients /*[unique, dim]*/);
 

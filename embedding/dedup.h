@@ -25,9 +25,12 @@ class Dedup {
   const std::vector<Key>& unique() const { return unique_; }
 
  private:
+  // Makes slots_ large enough for so many unique keys.
+  void Reserve(uint64_t keys);
+
   std::vector<Key> unique_;
-  std::vector<uint32_t>
-      slots_;  // Open addressing, power of two: position in unique_ + 1; 0 is free, so no key is reserved.
+  // Open addressing, a power of two: position in unique_ + 1. 0 is free, so no key is reserved.
+  std::vector<uint32_t> slots_;
   uint64_t mask_ = 0;
 };
 

@@ -10,7 +10,6 @@
 // Thread-safe: any number of threads may call any method. Pull and Apply of the same key are ordered one after the
 // other.
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -20,7 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "embedding/apply.h"
+#include "embedding/cold_store.h"
+#include "embedding/memory_budget.h"
 #include "embedding/table_config.h"
+#include "embedding/table_stats.h"
 
 namespace sparrow {
 
@@ -28,16 +31,6 @@ enum class PullMode {
   kCreate,  // Training: an absent row is created.
   kLook,    // Evaluation: an absent row is answered with its initial value; nothing is created, moved between tiers or
             // evicted.
-};
-
-struct TableStats {
-  uint64_t dram_rows = 0;
-  uint64_t dram_bytes = 0;  // Rows and index.
-  uint64_t disk_rows = 0;   // Rows in the cold tier (a row may be in both).
-  uint64_t disk_bytes = 0;
-  uint64_t rows = 0;        // Distinct rows.
-  uint64_t evictions = 0;   // Rows moved from DRAM to the cold tier, since the start.
-  uint64_t cold_reads = 0;  // Rows read from the cold tier, since the start.
 };
 
 class Table {
@@ -48,24 +41,22 @@ class Table {
   uint32_t dim() const { return spec_.dim; }
 
   // Writes the weights of keys[i] to rows[i * dim ...]. A bounded table refuses (OutOfRange) any key outside, before a
-  // row is touched. On error `rows` is unspecified and no row was created. REQUIRES: keys unique; rows.size() ==
-  // keys.size() * dim().
+  // row is touched. On error `rows` is unspecified and no row was created, but for an error of the cold tier, which may
+  // leave some with their initial value. REQUIRES: keys unique; rows.size() == keys.size() * dim().
   virtual absl::Status Pull(std::span<const Key> keys /*[n]*/, PullMode mode, std::span<float> rows /*[n, dim]*/) = 0;
 
-  // Updates each row with its summed gradient; an absent row is created first. The gradient is multiplied by
-  // `gradient_scale` and the learning rate by `learning_rate_factor`. `step` is kept as the row's last step. All or
-  // nothing with respect to errors that can be foreseen: OutOfRange (a key outside a bounded table), InvalidArgument (a
-  // gradient that is not finite; names table and key). REQUIRES: keys unique; gradients.size() == keys.size() * dim().
-  struct ApplyOptions {
-    double gradient_scale = 1;
-    double learning_rate_factor = 1;
-    uint64_t step = 0;
-  };
+  // Updates each row with its summed gradient (embedding/apply.h says what the options do); an absent row is created
+  // first. All or nothing with respect to errors that can be foreseen: OutOfRange (a key outside a bounded table),
+  // InvalidArgument (a gradient that is not finite or above kGradientMax; names table and key), ResourceExhausted.
+  // After an error of the cold tier some of the rows have been updated and some not.
+  // REQUIRES: keys unique; gradients.size() == keys.size() * dim().
+  using ApplyOptions = sparrow::ApplyOptions;
   virtual absl::Status Apply(std::span<const Key> keys /*[n]*/, std::span<const float> gradients /*[n, dim]*/,
                              const ApplyOptions& options) = 0;
 
   // Calls visit(key, record) for every row, in order of (bucket, key), each exactly once, as of one moment: Pull and
-  // Apply wait meanwhile. Stops at the first error and returns it. The record is valid during the call.
+  // Apply wait meanwhile, so `visit` must not call this table. Stops at the first error and returns it. The record is
+  // valid during the call, at any address (copy it before reading floats from it).
   virtual absl::Status Export(absl::FunctionRef<absl::Status(Key key, absl::string_view record)> visit) = 0;
 
   // Puts a row, as Export gave it, replacing what is there. InvalidArgument if the record's size is not this table's
@@ -81,37 +72,14 @@ class Table {
   const TableSpec spec_;
 };
 
-// Bytes of DRAM that the tables of one server may hold together; each table reports what it uses and evicts when the
-// sum is over. Thread-safe.
-class MemoryBudget {
- public:
-  explicit MemoryBudget(uint64_t bytes_max) : bytes_max_(bytes_max) {}
-
-  void Add(int64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
-  int64_t used() const { return used_.load(std::memory_order_relaxed); }
-  uint64_t bytes_max() const { return bytes_max_; }
-  bool Over() const { return used() > static_cast<int64_t>(bytes_max_); }
-
- private:
-  const uint64_t bytes_max_;
-  // Relaxed: a sum for decisions that may be a little late; no other memory depends on it.
-  std::atomic<int64_t> used_{0};
-};
-
-// The RocksDB database that the cold rows of one server's job live in: one column family a table. Thread-safe.
-class ColdStore {
- public:
-  virtual ~ColdStore() = default;
-
-  // Makes an empty store in `directory` (created; what was in it is removed). Errors name the directory.
-  static absl::StatusOr<std::unique_ptr<ColdStore>> Create(const std::string& directory);
-};
-
 // Rows in DRAM only: ResourceExhausted, naming table and bytes, once the budget is full.
 std::unique_ptr<Table> MakeHostTable(TableSpec spec, MemoryBudget* budget);
 
-// DRAM over RocksDB: rows least recently used go to `cold` when the budget is over, and come back when pulled for
-// training. budget and cold outlive the table.
+// DRAM over a cold tier: rows not used recently (CLOCK) are written to `cold` in batches and leave DRAM when the budget
+// is used up, and come back when used for training. However small the budget, a table keeps room for a few rows (one a
+// stripe, 16 to 256 of them) and an index of 128 bytes a stripe. A full or failing disk is an error of the call that
+// needed it and names the directory; rows stay in DRAM until they are safely in the cold tier. budget and cold outlive
+// the table.
 absl::StatusOr<std::unique_ptr<Table>> MakeTieredTable(TableSpec spec, MemoryBudget* budget, ColdStore* cold);
 
 }  // namespace sparrow

@@ -1,0 +1,168 @@
+#include "embedding/dram_tier.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "base/check.h"
+
+namespace sparrow {
+namespace {
+
+// Enough that threads seldom wait for each other, few enough that a batch's group of one stripe fills a window.
+uint32_t ChooseStripes() { return std::clamp(std::bit_ceil(4 * std::thread::hardware_concurrency()), 16u, 256u); }
+
+}  // namespace
+
+BatchPlan& BatchPlan::OfThread() {
+  static thread_local BatchPlan plan;
+  return plan;
+}
+
+void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes) {
+  missing.assign(stripes, 0);
+  cold_writes.assign(stripes, 0);
+  stripe_of_.resize(keys.size());
+  order_.resize(keys.size());
+  begin_.assign(stripes + 1, 0);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint32_t stripe = RowIndex::Hash(keys[i]) & (stripes - 1);
+    stripe_of_[i] = static_cast<uint8_t>(stripe);
+    ++begin_[stripe + 1];
+  }
+  std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
+  // begin_[s] serves as the next free place of stripe s, which leaves it at the end of s: the begin of s + 1.
+  for (size_t i = 0; i < keys.size(); ++i) order_[begin_[stripe_of_[i]]++] = static_cast<uint32_t>(i);
+  for (uint32_t s = stripes; s > 0; --s) begin_[s] = begin_[s - 1];
+  begin_[0] = 0;
+}
+
+uint64_t BatchPlan::TotalMissing() const { return std::accumulate(missing.begin(), missing.end(), uint64_t{0}); }
+
+void BatchPlan::ForEachStripe(absl::FunctionRef<void(uint32_t)> body) const {
+  constexpr int64_t kKeysPerThread = 1024;
+  const int64_t stripes = static_cast<int64_t>(missing.size());
+  const int64_t keys = static_cast<int64_t>(order_.size());
+  const int64_t grain = keys <= kKeysPerThread ? stripes : std::max<int64_t>(1, stripes * kKeysPerThread / keys);
+  ParallelFor(stripes, grain, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; ++s) {
+      if (begin_[s + 1] > begin_[s]) body(static_cast<uint32_t>(s));
+    }
+  });
+}
+
+DramTier::DramTier(const TableSpec& spec, MemoryBudget* budget)
+    : budget_(budget),
+      stripe_count_(ChooseStripes()),
+      stripes_(std::make_unique<Stripe[]>(stripe_count_)),
+      arena_(spec.Layout().slot_bytes()) {
+  for (uint32_t s = 0; s < stripe_count_; ++s) {
+    absl::MutexLock lock(&stripes_[s].mu);
+    AddBytes(static_cast<int64_t>(stripes_[s].index.bytes()));
+  }
+}
+
+DramTier::~DramTier() { AddBytes(-static_cast<int64_t>(bytes())); }
+
+void DramTier::AddBytes(int64_t bytes) {
+  budget_->Add(bytes);
+  bytes_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+}
+
+uint64_t DramTier::Grow(uint64_t rows, Stripe* stripe) {
+  const uint64_t wanted = rows + stripe->reserved;
+  while (stripe->index.Room() < wanted) {
+    const uint64_t more = stripe->index.bytes();
+    if (budget_->TakeUpTo(1, more) == 0) break;
+    if (!stripe->index.Resize(2 * stripe->index.capacity())) {
+      budget_->Add(-static_cast<int64_t>(more));
+      break;
+    }
+    bytes_.fetch_add(more, std::memory_order_relaxed);
+  }
+  const uint64_t index_room = std::min(wanted, stripe->index.Room());
+  if (stripe->free.size() < index_room) {
+    const uint64_t slots = budget_->TakeUpTo(index_room - stripe->free.size(), arena_.slot_bytes());
+    if (arena_.Take(static_cast<uint32_t>(slots), &stripe->free)) {
+      bytes_.fetch_add(slots * arena_.slot_bytes(), std::memory_order_relaxed);
+    } else {
+      budget_->Add(-static_cast<int64_t>(slots * arena_.slot_bytes()));
+    }
+  }
+  const uint64_t room = std::min<uint64_t>(index_room, stripe->free.size());
+  return room > stripe->reserved ? room - stripe->reserved : 0;
+}
+
+bool DramTier::ForceOne(Stripe* stripe) {
+  DCHECK(stripe->index.Room() > 0);
+  if (!arena_.Take(1, &stripe->free)) return false;
+  AddBytes(static_cast<int64_t>(arena_.slot_bytes()));
+  return true;
+}
+
+RowIndex::Entry* DramTier::Insert(Key key, uint32_t flags, Stripe* stripe) {
+  DCHECK(!stripe->free.empty());
+  const uint32_t slot = stripe->free.back();
+  stripe->free.pop_back();
+  rows_.fetch_add(1, std::memory_order_relaxed);
+  return stripe->index.Insert(key, RowIndex::Hash(key), slot, flags | RowIndex::kUsed);
+}
+
+void DramTier::Erase(Key key, Stripe* stripe) {
+  stripe->free.push_back(stripe->index.Find(key, RowIndex::Hash(key))->slot);
+  stripe->index.Erase(key);
+  rows_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::vector<RowIndex::Entry*> DramTier::ChooseVictims(uint64_t rows, Stripe* stripe) {
+  std::vector<RowIndex::Entry*> victims;
+  const std::span<RowIndex::Entry> all = stripe->index.all();
+  // The first round may only clear marks; the second then finds all there are.
+  for (uint64_t seen = 0; seen < 2 * all.size() && victims.size() < rows; ++seen) {
+    stripe->clock_hand = stripe->clock_hand + 1 < all.size() ? stripe->clock_hand + 1 : 0;
+    RowIndex::Entry& entry = all[stripe->clock_hand];
+    if (entry.flags == 0 || (entry.flags & RowIndex::kChosen) != 0) continue;
+    if ((entry.flags & RowIndex::kReferenced) != 0) {
+      entry.flags &= ~RowIndex::kReferenced;
+      continue;
+    }
+    entry.flags |= RowIndex::kChosen;
+    victims.push_back(&entry);
+  }
+  return victims;
+}
+
+void DramTier::Compact() {
+  const uint32_t rows_kept = static_cast<uint32_t>(rows());
+  std::vector<uint32_t> low;  // Free slots below rows_kept: exactly as many as rows lie above.
+  for (uint32_t s = 0; s < stripe_count_; ++s) {
+    absl::MutexLock lock(&stripes_[s].mu);
+    CHECK_EQ(stripes_[s].reserved, 0u);
+    for (const uint32_t slot : stripes_[s].free) {
+      if (slot < rows_kept) low.push_back(slot);
+    }
+    stripes_[s].free = {};
+  }
+  for (uint32_t s = 0; s < stripe_count_; ++s) {
+    absl::MutexLock lock(&stripes_[s].mu);
+    RowIndex& index = stripes_[s].index;
+    for (RowIndex::Entry& entry : index.all()) {
+      if (entry.flags == 0 || entry.slot < rows_kept) continue;
+      std::memcpy(arena_.At(low.back()), arena_.At(entry.slot), arena_.slot_bytes());
+      entry.slot = low.back();
+      low.pop_back();
+    }
+    const uint64_t before = index.bytes();
+    const uint64_t fitting = std::bit_ceil(std::max(RowIndex::kCapacityMin, 2 * index.size()));
+    if (fitting < index.capacity() / 2 && index.Resize(fitting)) {
+      AddBytes(static_cast<int64_t>(index.bytes()) - static_cast<int64_t>(before));
+    }
+  }
+  CHECK(low.empty());
+  AddBytes(-static_cast<int64_t>((arena_.slots() - rows_kept) * arena_.slot_bytes()));
+  arena_.Truncate(rows_kept);
+}
+
+}  // namespace sparrow

@@ -1,0 +1,163 @@
+#ifndef SPARROW_EMBEDDING_DRAM_TIER_H_
+#define SPARROW_EMBEDDING_DRAM_TIER_H_
+
+// The rows of one table that are in DRAM: what HostTable is, and the upper half of TieredTable.
+//
+// Keys are spread over stripes by their hash; each stripe has a lock, an index and free slots of the table's one arena.
+// A batch is grouped by stripe first, so that each lock is taken once a batch, and goes through a stripe in windows:
+// prefetch the index of a window, then its rows, then use them, so that the memory latencies of a window overlap.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "base/parallel.h"
+#include "embedding/memory_budget.h"
+#include "embedding/row_index.h"
+#include "embedding/slab_arena.h"
+#include "embedding/table_spec.h"
+
+namespace sparrow {
+
+// A batch's keys grouped by stripe. Reusable; not thread-safe, but different groups may be used by different threads.
+class BatchPlan {
+ public:
+  // The calling thread's own, so that its memory is reused from batch to batch: fresh pages cost more than the plan.
+  static BatchPlan& OfThread();
+
+  void Build(std::span<const Key> keys, uint32_t stripes);
+
+  // Positions in `keys` of those of one stripe, ascending until VisitFound, which moves the missing ones to the front.
+  std::span<uint32_t> Group(uint32_t stripe) {
+    return std::span(order_).subspan(begin_[stripe], begin_[stripe + 1] - begin_[stripe]);
+  }
+  std::span<uint32_t> Missing(uint32_t stripe) { return Group(stripe).first(missing[stripe]); }
+  uint64_t TotalMissing() const;
+
+  // Calls body(stripe) for every stripe that has keys, on several threads if the batch is large.
+  void ForEachStripe(absl::FunctionRef<void(uint32_t stripe)> body) const;
+
+  std::vector<uint32_t> missing;      // [stripes] Keys that VisitFound did not find.
+  std::vector<uint64_t> cold_writes;  // [stripes] Stripe::cold_writes at that moment.
+
+ private:
+  std::vector<uint8_t> stripe_of_;  // [n]
+  std::vector<uint32_t> order_;     // [n]
+  std::vector<uint32_t> begin_;     // [stripes + 1]
+};
+
+class DramTier {
+ public:
+  struct alignas(64) Stripe {
+    absl::Mutex mu;
+    RowIndex index ABSL_GUARDED_BY(mu);
+    std::vector<uint32_t> free ABSL_GUARDED_BY(mu);  // Slots that hold no row.
+    uint64_t reserved ABSL_GUARDED_BY(mu) = 0;       // Rows promised to somebody (HostTable).
+    uint64_t cold_writes ABSL_GUARDED_BY(mu) = 0;    // Batches of its rows that went to the cold tier.
+    uint64_t clock_hand ABSL_GUARDED_BY(mu) = 0;     // Position in index.all().
+  };
+
+  // budget outlives this.
+  DramTier(const TableSpec& spec, MemoryBudget* budget);
+  ~DramTier();
+  DramTier(const DramTier&) = delete;
+  DramTier& operator=(const DramTier&) = delete;
+
+  uint32_t stripes() const { return stripe_count_; }
+  Stripe& stripe(uint32_t i) { return stripes_[i]; }
+  Stripe& StripeOf(Key key) { return stripes_[RowIndex::Hash(key) & (stripe_count_ - 1)]; }
+  char* Record(const RowIndex::Entry& entry) const { return arena_.At(entry.slot); }
+
+  uint64_t rows() const { return rows_.load(std::memory_order_relaxed); }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+  // Calls use(position, record) for each key that is here, under its stripe's lock, after setting `flags` in its entry;
+  // the rest becomes plan->Missing(). `touched_bytes` of each record are prefetched.
+  template <typename Use>
+  void VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, BatchPlan* plan, Use use);
+
+  // Takes memory within the budget until the stripe has room for `rows` more besides those reserved, and returns for
+  // how many (at most `rows`) it has.
+  uint64_t Grow(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // Takes memory for one row whatever the budget. REQUIRES: the index has room. False if the machine has no memory.
+  bool ForceOne(Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // A new row; its record is uninitialised. REQUIRES: absent; the stripe has room (Grow, or a reservation).
+  RowIndex::Entry* Insert(Key key, uint32_t flags, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // REQUIRES: present.
+  void Erase(Key key, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // Up to `rows` entries to evict, by CLOCK (second chance): the hand goes round, spares an entry that was referenced
+  // since it came by last, and takes the next that was not. Sets kChosen in them. Valid until the index changes.
+  std::vector<RowIndex::Entry*> ChooseVictims(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // Moves rows into the free slots, so that all memory behind the last goes back to the budget and the machine.
+  // REQUIRES: no other call runs; nothing is reserved.
+  void Compact();
+
+ private:
+  static constexpr size_t kWindow = 32;
+
+  void AddBytes(int64_t bytes);
+  static void PrefetchRecord(const char* record, uint64_t bytes) {
+    constexpr uint64_t kLine = 64;
+    constexpr uint64_t kBytesMax = 8 * kLine;  // The hardware follows from there.
+    for (uint64_t at = 0; at < std::min(bytes, kBytesMax); at += kLine) __builtin_prefetch(record + at);
+  }
+
+  MemoryBudget* const budget_;
+  const uint32_t stripe_count_;  // A power of two, at most 256.
+  const std::unique_ptr<Stripe[]> stripes_;
+  SlabArena arena_;
+
+  // Relaxed: counts for Stats.
+  std::atomic<uint64_t> rows_{0};
+  std::atomic<uint64_t> bytes_{0};
+};
+
+template <typename Use>
+void DramTier::VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, BatchPlan* plan, Use use) {
+  plan->ForEachStripe([&](uint32_t s) {
+    Stripe& stripe = stripes_[s];
+    const std::span<uint32_t> group = plan->Group(s);
+    uint32_t missing = 0;
+    absl::MutexLock lock(&stripe.mu);
+    plan->cold_writes[s] = stripe.cold_writes;
+    const auto prefetch_index = [&](size_t begin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
+      const size_t end = std::min(group.size(), begin + kWindow);
+      for (size_t i = begin; i < end; ++i) stripe.index.Prefetch(RowIndex::Hash(keys[group[i]]));
+    };
+    RowIndex::Entry* found[kWindow];
+    prefetch_index(0);
+    for (size_t begin = 0; begin < group.size(); begin += kWindow) {
+      const size_t n = std::min(kWindow, group.size() - begin);
+      for (size_t i = 0; i < n; ++i) {
+        const Key key = keys[group[begin + i]];
+        found[i] = stripe.index.Find(key, RowIndex::Hash(key));
+        if (found[i] != nullptr) PrefetchRecord(Record(*found[i]), touched_bytes);
+      }
+      prefetch_index(begin + kWindow);
+      for (size_t i = 0; i < n; ++i) {
+        const uint32_t position = group[begin + i];
+        if (found[i] == nullptr) {
+          group[missing++] = position;
+          continue;
+        }
+        if ((found[i]->flags & flags) != flags) found[i]->flags |= flags;
+        use(position, Record(*found[i]));
+      }
+    }
+    plan->missing[s] = missing;
+  });
+}
+
+}  // namespace sparrow
+
+#endif  // SPARROW_EMBEDDING_DRAM_TIER_H_

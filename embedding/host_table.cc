@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "embedding/dram_tier.h"
+#include "embedding/export_order.h"
+#include "embedding/table.h"
+
+namespace sparrow {
+namespace {
+
+class HostTable final : public Table {
+ public:
+  HostTable(TableSpec spec_in, MemoryBudget* budget)
+      : Table(std::move(spec_in)), layout_(spec().Layout()), budget_(budget), dram_(spec(), budget) {}
+
+  absl::Status Pull(std::span<const Key> keys, PullMode mode, std::span<float> rows) override {
+    CHECK_EQ(rows.size(), keys.size() * dim());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    const auto copy = [&](uint32_t position, const char* record) {
+      std::memcpy(rows.data() + uint64_t{position} * dim(), record, layout_.weight_bytes());
+    };
+    if (mode == PullMode::kCreate) return UseRows(keys, layout_.weight_bytes(), copy);
+    absl::ReaderMutexLock lock(&mu_);
+    BatchPlan& plan = BatchPlan::OfThread();
+    plan.Build(keys, dram_.stripes());
+    dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, copy);
+    plan.ForEachStripe([&](uint32_t s) {
+      for (const uint32_t position : plan.Missing(s)) {
+        InitWeights(spec().initializer, spec().seed, keys[position], dim(), rows.data() + uint64_t{position} * dim());
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(std::span<const Key> keys, std::span<const float> gradients,
+                     const ApplyOptions& options) override {
+    CHECK_EQ(gradients.size(), keys.size() * dim());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
+    // Absent rows come first where memory might run out, so that then no row has been updated.
+    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
+    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
+      UpdateRowCpu(spec(), options, gradients.data() + uint64_t{position} * dim(), record);
+    });
+  }
+
+  absl::Status Export(absl::FunctionRef<absl::Status(Key, absl::string_view)> visit) override {
+    absl::WriterMutexLock lock(&mu_);
+    for (uint32_t bucket = 0; bucket < kBuckets; bucket += kExportBuckets) {
+      for (const ExportRow& row : RowsInOrder(bucket, bucket + kExportBuckets, &dram_)) {
+        RETURN_IF_ERROR(visit(row.key, absl::string_view(row.record, layout_.record_bytes())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Import(Key key, absl::string_view record) override {
+    RETURN_IF_ERROR(CheckImport(spec(), key, record));
+    absl::ReaderMutexLock lock(&mu_);
+    DramTier::Stripe& stripe = dram_.StripeOf(key);
+    absl::MutexLock stripe_lock(&stripe.mu);
+    RowIndex::Entry* entry = stripe.index.Find(key, RowIndex::Hash(key));
+    if (entry == nullptr) {
+      if (dram_.Grow(1, &stripe) == 0) return FullError(1);
+      entry = dram_.Insert(key, 0, &stripe);
+    }
+    std::memcpy(dram_.Record(*entry), record.data(), record.size());
+    return absl::OkStatus();
+  }
+
+  TableStats Stats() const override {
+    TableStats stats;
+    stats.dram_rows = stats.rows = dram_.rows();
+    stats.dram_bytes = dram_.bytes();
+    return stats;
+  }
+
+ private:
+  // Calls use(position, record) for every key, making the rows that are absent: all of them, or, if memory runs out,
+  // none and `use` was called for those that were there only.
+  template <typename Use>
+  absl::Status UseRows(std::span<const Key> keys, uint64_t touched_bytes, Use use) {
+    absl::ReaderMutexLock lock(&mu_);
+    BatchPlan& plan = BatchPlan::OfThread();
+    plan.Build(keys, dram_.stripes());
+    dram_.VisitFound(keys, 0, touched_bytes, &plan, use);
+    if (plan.TotalMissing() == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(Reserve(&plan));
+    plan.ForEachStripe([&](uint32_t s) {
+      DramTier::Stripe& stripe = dram_.stripe(s);
+      absl::MutexLock stripe_lock(&stripe.mu);
+      for (const uint32_t position : plan.Missing(s)) {
+        const Key key = keys[position];
+        RowIndex::Entry* entry = stripe.index.Find(key, RowIndex::Hash(key));
+        if (entry == nullptr) {
+          entry = dram_.Insert(key, 0, &stripe);
+          InitRowCpu(spec(), key, dram_.Record(*entry));
+        }
+        use(position, dram_.Record(*entry));
+      }
+      stripe.reserved -= plan.missing[s];
+    });
+    return absl::OkStatus();
+  }
+
+  // Room for all missing rows, or an error and none.
+  absl::Status Reserve(BatchPlan* plan) {
+    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+      if (plan->missing[s] == 0) continue;
+      DramTier::Stripe& stripe = dram_.stripe(s);
+      absl::MutexLock stripe_lock(&stripe.mu);
+      if (dram_.Grow(plan->missing[s], &stripe) == plan->missing[s]) {
+        stripe.reserved += plan->missing[s];
+        continue;
+      }
+      for (uint32_t undone = 0; undone < s; ++undone) {
+        if (plan->missing[undone] == 0) continue;
+        absl::MutexLock undone_lock(&dram_.stripe(undone).mu);
+        dram_.stripe(undone).reserved -= plan->missing[undone];
+      }
+      return FullError(plan->TotalMissing());
+    }
+    return absl::OkStatus();
+  }
+
+  bool MightRunOut(uint64_t rows) const {
+    constexpr uint64_t kIndexBytes = 64;  // A row, at most, if every stripe's index had to double.
+    const uint64_t more = rows * layout_.slot_bytes() + kIndexBytes * (rows + dram_.rows());
+    return budget_->used() + static_cast<int64_t>(more) > static_cast<int64_t>(budget_->bytes_max());
+  }
+
+  absl::Status FullError(uint64_t rows) const {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "table \"", spec().name, "\": no memory for ", rows, " more rows of ", layout_.slot_bytes(), " bytes: of the ",
+        budget_->bytes_max(), " bytes of this server's tables ", budget_->used(), " are used, ", dram_.bytes(),
+        " of them by this one. Raise the server's memory budget, add servers, or give it a directory for cold rows"));
+  }
+
+  const RowLayout layout_;
+  MemoryBudget* const budget_;
+
+  absl::Mutex mu_;  // Export holds it alone; everybody else shares it. Taken before a stripe's.
+  DramTier dram_;
+};
+
+}  // namespace
+
+std::unique_ptr<Table> MakeHostTable(TableSpec spec, MemoryBudget* budget) {
+  return std::make_unique<HostTable>(std::move(spec), budget);
+}
+
+}  // namespace sparrow

@@ -1,0 +1,228 @@
+// The cold tier in RocksDB: a column family a table, a record a value. Keys are (bucket, row key) in big-endian bytes,
+// so that RocksDB's order is the order of exports and a range of buckets is a range of keys. Fixed for ever, like the
+// bucket itself (partition.h).
+//
+// Tuned for point reads of rows that are mostly there, and for rows that are written again and again: bloom filters and
+// indexes in partitions through the one block cache, so that memory stays bounded whatever the number of rows; no
+// write-ahead log, because the store does not outlive its process; no compression, because trained rows have none to
+// give.
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "embedding/cold_store.h"
+
+namespace sparrow {
+namespace {
+
+constexpr size_t kKeyBytes = 10;
+using RocksKey = std::array<char, kKeyBytes>;
+
+RocksKey MakeRocksKey(uint32_t bucket, Key key) {
+  RocksKey bytes;
+  bytes[0] = static_cast<char>(bucket >> 8);
+  bytes[1] = static_cast<char>(bucket);
+  for (int i = 0; i < 8; ++i) bytes[2 + i] = static_cast<char>(key >> (56 - 8 * i));
+  return bytes;
+}
+
+Key RowKeyOf(const rocksdb::Slice& bytes) {
+  Key key = 0;
+  for (int i = 0; i < 8; ++i) key = key << 8 | static_cast<uint8_t>(bytes[2 + i]);
+  return key;
+}
+
+rocksdb::Slice AsSlice(const RocksKey& key) { return {key.data(), key.size()}; }
+
+absl::Status FromRocks(const rocksdb::Status& status, absl::string_view verb, absl::string_view directory) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string message = absl::StrCat("cold store ", directory, ": cannot ", verb, ": ", status.ToString(),
+                                           "; is the disk full, or failing?");
+  if (status.IsCorruption()) return absl::DataLossError(message);
+  if (status.IsNoSpace()) return absl::ResourceExhaustedError(message);
+  return absl::UnavailableError(message);
+}
+
+class RocksStore final : public ColdStore {
+ public:
+  RocksStore(std::string directory, std::unique_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyOptions family_options)
+      : directory_(std::move(directory)), db_(std::move(db)), family_options_(std::move(family_options)) {}
+
+  ~RocksStore() override {
+    {
+      absl::MutexLock lock(&mu_);
+      CHECK(open_.empty()) << "table " << *open_.begin() << " outlives its cold store " << directory_;
+    }
+    db_.reset();
+    const rocksdb::Status status = rocksdb::DestroyDB(directory_, rocksdb::Options());
+    if (!status.ok()) LOG(WARNING) << FromRocks(status, "remove its files", directory_);
+  }
+
+  absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) override;
+
+  void Close(const std::string& name, rocksdb::ColumnFamilyHandle* family) {
+    const rocksdb::Status dropped = db_->DropColumnFamily(family);
+    if (!dropped.ok()) LOG(WARNING) << FromRocks(dropped, absl::StrCat("drop table \"", name, "\""), directory_);
+    const rocksdb::Status closed = db_->DestroyColumnFamilyHandle(family);
+    if (!closed.ok()) LOG(WARNING) << FromRocks(closed, absl::StrCat("close table \"", name, "\""), directory_);
+    absl::MutexLock lock(&mu_);
+    open_.erase(name);
+  }
+
+  rocksdb::DB* db() const { return db_.get(); }
+  const std::string& directory() const { return directory_; }
+
+ private:
+  const std::string directory_;
+  std::unique_ptr<rocksdb::DB> db_;
+  const rocksdb::ColumnFamilyOptions family_options_;
+
+  absl::Mutex mu_;
+  std::set<std::string> open_ ABSL_GUARDED_BY(mu_);
+};
+
+class RocksTable final : public ColdTable {
+ public:
+  RocksTable(RocksStore* store, rocksdb::ColumnFamilyHandle* family, std::string name, uint64_t record_bytes)
+      : store_(store), family_(family), name_(std::move(name)), record_bytes_(record_bytes) {}
+  ~RocksTable() override { store_->Close(name_, family_); }
+
+  absl::Status Read(std::span<const Key> keys, std::span<char> records, std::span<uint8_t> found) const override {
+    CHECK_EQ(records.size(), keys.size() * record_bytes_);
+    CHECK_EQ(found.size(), keys.size());
+    std::vector<RocksKey> rocks_keys(keys.size());
+    std::vector<rocksdb::Slice> slices(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      rocks_keys[i] = MakeRocksKey(BucketOf(keys[i]), keys[i]);
+      slices[i] = AsSlice(rocks_keys[i]);
+    }
+    std::vector<rocksdb::PinnableSlice> values(keys.size());
+    std::vector<rocksdb::Status> statuses(keys.size());
+    store_->db()->MultiGet(rocksdb::ReadOptions(), family_, keys.size(), slices.data(), values.data(), statuses.data());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      found[i] = statuses[i].ok() ? 1 : 0;
+      if (statuses[i].IsNotFound()) continue;
+      RETURN_IF_ERROR(FromRocks(statuses[i], absl::StrCat("read key ", keys[i]), store_->directory()));
+      RETURN_IF_ERROR(CheckSize(keys[i], values[i]));
+      std::memcpy(records.data() + i * record_bytes_, values[i].data(), record_bytes_);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(std::span<const Key> keys, std::span<const char* const> records) override {
+    CHECK_EQ(records.size(), keys.size());
+    rocksdb::WriteBatch batch(keys.size() * (record_bytes_ + kKeyBytes + 8));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const RocksKey key = MakeRocksKey(BucketOf(keys[i]), keys[i]);
+      const rocksdb::Status put = batch.Put(family_, AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
+      CHECK(put.ok()) << put.ToString();  // Into memory.
+    }
+    rocksdb::WriteOptions options;
+    options.disableWAL = true;
+    return FromRocks(store_->db()->Write(options, &batch), absl::StrCat("write ", keys.size(), " rows"),
+                     store_->directory());
+  }
+
+  absl::Status Scan(uint32_t bucket_begin, uint32_t bucket_end,
+                    absl::FunctionRef<absl::Status(Key, absl::string_view)> visit) const override {
+    const RocksKey begin = MakeRocksKey(bucket_begin, 0), end = MakeRocksKey(bucket_end, 0);
+    const rocksdb::Slice upper = AsSlice(end);
+    rocksdb::ReadOptions options;
+    options.iterate_upper_bound = &upper;
+    options.fill_cache = false;  // Would push out what training reads.
+    options.readahead_size = 2 << 20;
+    const std::unique_ptr<rocksdb::Iterator> it(store_->db()->NewIterator(options, family_));
+    for (it->Seek(AsSlice(begin)); it->Valid(); it->Next()) {
+      const Key key = RowKeyOf(it->key());
+      RETURN_IF_ERROR(CheckSize(key, it->value()));
+      RETURN_IF_ERROR(visit(key, absl::string_view(it->value().data(), it->value().size())));
+    }
+    return FromRocks(it->status(), absl::StrCat("scan table \"", name_, "\""), store_->directory());
+  }
+
+  uint64_t FileBytes() const override {
+    uint64_t bytes = 0;
+    store_->db()->GetIntProperty(family_, rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+    return bytes;
+  }
+
+ private:
+  absl::Status CheckSize(Key key, const rocksdb::Slice& value) const {
+    if (value.size() == record_bytes_) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("cold store ", store_->directory(), ": the row of key ", key, " has ",
+                                            value.size(), " bytes instead of ", record_bytes_,
+                                            "; has something else written there?"));
+  }
+
+  RocksStore* const store_;
+  rocksdb::ColumnFamilyHandle* const family_;
+  const std::string name_;
+  const uint64_t record_bytes_;
+};
+
+absl::StatusOr<std::unique_ptr<ColdTable>> RocksStore::OpenTable(const std::string& name, uint64_t record_bytes) {
+  absl::MutexLock lock(&mu_);
+  if (!open_.insert(name).second) {
+    return absl::AlreadyExistsError(absl::StrCat("cold store ", directory_, ": table \"", name, "\" is open already"));
+  }
+  rocksdb::ColumnFamilyHandle* family = nullptr;
+  // The prefix keeps a table called "default" apart from RocksDB's own family.
+  const rocksdb::Status status = db_->CreateColumnFamily(family_options_, absl::StrCat("table.", name), &family);
+  if (!status.ok()) {
+    open_.erase(name);
+    return FromRocks(status, absl::StrCat("make table \"", name, "\""), directory_);
+  }
+  return std::unique_ptr<ColdTable>(std::make_unique<RocksTable>(this, family, name, record_bytes));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ColdStore>> ColdStore::Create(const std::string& directory, const Options& options) {
+  RETURN_IF_ERROR(MakeDirectories(directory));
+  RETURN_IF_ERROR(FromRocks(rocksdb::DestroyDB(directory, rocksdb::Options()), "remove an older store", directory));
+
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(options.block_cache_bytes);
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.index_type = rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
+  table.partition_filters = true;
+  table.cache_index_and_filter_blocks = true;
+  table.cache_index_and_filter_blocks_with_high_priority = true;
+  table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
+
+  rocksdb::Options rocks;
+  rocks.create_if_missing = true;
+  rocks.error_if_exists = true;
+  rocks.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  rocks.compression = rocksdb::kNoCompression;
+  rocks.db_write_buffer_size = options.write_buffer_bytes;
+  rocks.write_buffer_size = std::max<uint64_t>(1 << 20, options.write_buffer_bytes / 4);
+  rocks.arena_block_size = 64 << 10;  // A job has dozens of tables, most of them small.
+  rocks.max_background_jobs = 2;
+  rocks.max_open_files = 512;
+  rocks.keep_log_file_num = 1;
+  rocks.avoid_flush_during_shutdown = true;  // Nothing of it is needed again.
+  rocks.info_log_level = rocksdb::WARN_LEVEL;
+
+  rocksdb::DB* db = nullptr;
+  RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(rocks, directory, &db), "open", directory));
+  return std::unique_ptr<ColdStore>(std::make_unique<RocksStore>(directory, std::unique_ptr<rocksdb::DB>(db), rocks));
+}
+
+}  // namespace sparrow

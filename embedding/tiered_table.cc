@@ -1,0 +1,350 @@
+// DRAM over a cold tier. A key's newest record is in DRAM if it is there at all, else in the cold tier, else it is the
+// initial value. Rows enter DRAM when training uses them and leave it by CLOCK, a batch of one stripe at a time, under
+// that stripe's lock.
+//
+// Cold reads of a batch happen in one look-up with no lock held. Meanwhile another thread may bring one of the rows in,
+// change it and evict it again, and what was read would be old. Each stripe therefore counts its writes to the cold
+// tier: if the count has moved since the key was found missing, the key is read once more, under the lock.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "embedding/dram_tier.h"
+#include "embedding/export_order.h"
+#include "embedding/table.h"
+
+namespace sparrow {
+namespace {
+
+using Stripe = DramTier::Stripe;
+
+// The first error of several threads. Thread-safe.
+class FirstError {
+ public:
+  void Update(const absl::Status& status) {
+    if (status.ok()) return;
+    absl::MutexLock lock(&mu_);
+    status_.Update(status);
+  }
+  absl::Status status() const {
+    absl::MutexLock lock(&mu_);
+    return status_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+// What the cold tier has of a batch's missing keys, in the order of the stripes.
+struct ColdRows {
+  std::vector<Key> keys;
+  std::vector<uint64_t> begin;  // [stripes] Where a stripe's keys begin.
+  std::vector<char> records;    // [keys, record_bytes]
+  std::vector<uint8_t> found;   // [keys]
+};
+
+class TieredTable final : public Table, private MemoryBudget::Holder {
+ public:
+  TieredTable(TableSpec spec_in, MemoryBudget* budget, std::unique_ptr<ColdTable> cold)
+      : Table(std::move(spec_in)),
+        layout_(spec().Layout()),
+        budget_(budget),
+        cold_(std::move(cold)),
+        dram_(spec(), budget) {
+    budget_->Register(this);
+  }
+  ~TieredTable() override { budget_->Unregister(this); }
+
+  absl::Status Pull(std::span<const Key> keys, PullMode mode, std::span<float> rows) override {
+    CHECK_EQ(rows.size(), keys.size() * dim());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    if (mode == PullMode::kLook) return Look(keys, rows);
+    return UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), [&](uint32_t position, const char* record) {
+      std::memcpy(rows.data() + uint64_t{position} * dim(), record, layout_.weight_bytes());
+    });
+  }
+
+  absl::Status Apply(std::span<const Key> keys, std::span<const float> gradients,
+                     const ApplyOptions& options) override {
+    CHECK_EQ(gradients.size(), keys.size() * dim());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
+    return UseRows(keys, RowIndex::kReferenced | RowIndex::kDirty, layout_.record_bytes(),
+                   [&](uint32_t position, char* record) {
+                     UpdateRowCpu(spec(), options, gradients.data() + uint64_t{position} * dim(), record);
+                   });
+  }
+
+  absl::Status Export(absl::FunctionRef<absl::Status(Key, absl::string_view)> visit) override {
+    absl::WriterMutexLock lock(&mu_);
+    for (uint32_t bucket = 0; bucket < kBuckets; bucket += kExportBuckets) {
+      const std::vector<ExportRow> rows = RowsInOrder(bucket, bucket + kExportBuckets, &dram_);
+      auto next = rows.begin();
+      const auto visit_dram = [&] {
+        const ExportRow& row = *next++;
+        return visit(row.key, absl::string_view(row.record, layout_.record_bytes()));
+      };
+      if (disk_rows_.load(std::memory_order_relaxed) > 0) {
+        RETURN_IF_ERROR(cold_->Scan(bucket, bucket + kExportBuckets, [&](Key key, absl::string_view record) {
+          const ExportRow cold = {BucketOf(key), key, nullptr};
+          while (next != rows.end() && *next < cold) RETURN_IF_ERROR(visit_dram());
+          if (next != rows.end() && next->key == key) return absl::OkStatus();  // DRAM has the newer record.
+          return visit(key, record);
+        }));
+      }
+      while (next != rows.end()) RETURN_IF_ERROR(visit_dram());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Import(Key key, absl::string_view record) override {
+    RETURN_IF_ERROR(CheckImport(spec(), key, record));
+    {
+      absl::ReaderMutexLock lock(&mu_);
+      Stripe& stripe = dram_.StripeOf(key);
+      absl::MutexLock stripe_lock(&stripe.mu);
+      RowIndex::Entry* entry = stripe.index.Find(key, RowIndex::Hash(key));
+      if (entry == nullptr) {
+        std::vector<char> older(layout_.record_bytes());
+        uint8_t in_cold = 0;
+        RETURN_IF_ERROR(ReadCold(std::span(&key, 1), std::span(older), std::span(&in_cold, 1)));
+        ASSIGN_OR_RETURN(const uint64_t room, MakeRoom(1, &stripe));
+        CHECK_GT(room, 0u);
+        entry = dram_.Insert(key, in_cold != 0 ? uint32_t{RowIndex::kInCold} : 0u, &stripe);
+        if (in_cold == 0) rows_.fetch_add(1, std::memory_order_relaxed);
+      }
+      entry->flags |= RowIndex::kDirty;
+      std::memcpy(dram_.Record(*entry), record.data(), record.size());
+    }
+    Settle();
+    return absl::OkStatus();
+  }
+
+  TableStats Stats() const override {
+    TableStats stats;
+    stats.dram_rows = dram_.rows();
+    stats.dram_bytes = dram_.bytes();
+    stats.disk_rows = disk_rows_.load(std::memory_order_relaxed);
+    stats.disk_bytes = cold_->FileBytes();
+    stats.rows = rows_.load(std::memory_order_relaxed);
+    stats.evictions = evictions_.load(std::memory_order_relaxed);
+    stats.cold_reads = cold_reads_.load(std::memory_order_relaxed);
+    return stats;
+  }
+
+ private:
+  static constexpr uint64_t kRowsAtOnce = 16;  // A stripe takes memory for at least so many, if that many are wanted.
+
+  // Calls use(position, record) for every key, under its stripe's lock, with the row in DRAM and `flags` set.
+  template <typename Use>
+  absl::Status UseRows(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, Use use) {
+    {
+      absl::ReaderMutexLock lock(&mu_);
+      BatchPlan& plan = BatchPlan::OfThread();
+      plan.Build(keys, dram_.stripes());
+      dram_.VisitFound(keys, flags, touched_bytes, &plan, use);
+      if (plan.TotalMissing() == 0) return absl::OkStatus();
+      ColdRows cold;
+      RETURN_IF_ERROR(ReadMissing(keys, &plan, &cold));
+      FirstError error;
+      plan.ForEachStripe([&](uint32_t s) { error.Update(BringIn(s, keys, flags, &plan, cold, use)); });
+      RETURN_IF_ERROR(error.status());
+    }
+    Settle();
+    return absl::OkStatus();
+  }
+
+  // The missing keys of stripe s.
+  template <typename Use>
+  absl::Status BringIn(uint32_t s, std::span<const Key> keys, uint32_t flags, BatchPlan* plan, const ColdRows& cold,
+                       Use use) {
+    Stripe& stripe = dram_.stripe(s);
+    const std::span<const uint32_t> missing = plan->Missing(s);
+    absl::MutexLock lock(&stripe.mu);
+    const bool may_be_old = stripe.cold_writes != plan->cold_writes[s];
+    std::vector<char> newer(may_be_old ? layout_.record_bytes() : 0);
+    uint64_t room = 0;
+    for (size_t i = 0; i < missing.size(); ++i) {
+      const Key key = keys[missing[i]];
+      RowIndex::Entry* entry = stripe.index.Find(key, RowIndex::Hash(key));
+      if (entry == nullptr) {
+        uint8_t in_cold = cold.found[cold.begin[s] + i];
+        const char* record =
+            in_cold != 0 ? cold.records.data() + (cold.begin[s] + i) * layout_.record_bytes() : nullptr;
+        if (may_be_old) {
+          RETURN_IF_ERROR(ReadCold(std::span(&key, 1), std::span(newer), std::span(&in_cold, 1)));
+          record = newer.data();
+        }
+        if (room == 0) {
+          ASSIGN_OR_RETURN(room, MakeRoom(missing.size() - i, &stripe));
+        }
+        --room;
+        entry = dram_.Insert(key, in_cold != 0 ? RowIndex::kInCold : RowIndex::kDirty, &stripe);
+        if (in_cold != 0) {
+          std::memcpy(dram_.Record(*entry), record, layout_.record_bytes());
+        } else {
+          InitRowCpu(spec(), key, dram_.Record(*entry));
+          rows_.fetch_add(1, std::memory_order_relaxed);
+        }
+      }
+      entry->flags |= flags;
+      use(missing[i], dram_.Record(*entry));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Look(std::span<const Key> keys, std::span<float> rows) {
+    absl::ReaderMutexLock lock(&mu_);
+    const auto weights_of = [&](uint32_t position) { return rows.data() + uint64_t{position} * dim(); };
+    BatchPlan& plan = BatchPlan::OfThread();
+    plan.Build(keys, dram_.stripes());
+    dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, [&](uint32_t position, const char* record) {
+      std::memcpy(weights_of(position), record, layout_.weight_bytes());
+    });
+    ColdRows cold;
+    RETURN_IF_ERROR(ReadMissing(keys, &plan, &cold));
+    plan.ForEachStripe([&](uint32_t s) {
+      const std::span<const uint32_t> missing = plan.Missing(s);
+      for (size_t i = 0; i < missing.size(); ++i) {
+        const uint64_t at = cold.begin[s] + i;
+        if (cold.found[at] != 0) {
+          std::memcpy(weights_of(missing[i]), cold.records.data() + at * layout_.record_bytes(),
+                      layout_.weight_bytes());
+        } else {
+          InitWeights(spec().initializer, spec().seed, keys[missing[i]], dim(), weights_of(missing[i]));
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadMissing(std::span<const Key> keys, BatchPlan* plan, ColdRows* cold) {
+    cold->begin.resize(dram_.stripes());
+    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+      cold->begin[s] = cold->keys.size();
+      for (const uint32_t position : plan->Missing(s)) cold->keys.push_back(keys[position]);
+    }
+    cold->found.resize(cold->keys.size());
+    // No records, and none looked at, while nothing was ever evicted.
+    if (disk_rows_.load(std::memory_order_relaxed) > 0) {
+      cold->records.resize(cold->keys.size() * layout_.record_bytes());
+    }
+    return ReadCold(cold->keys, std::span(cold->records), std::span(cold->found));
+  }
+
+  absl::Status ReadCold(std::span<const Key> keys, std::span<char> records, std::span<uint8_t> found) {
+    std::fill(found.begin(), found.end(), uint8_t{0});
+    if (keys.empty() || records.empty() || disk_rows_.load(std::memory_order_relaxed) == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(Annotate(cold_->Read(keys, records, found), absl::StrCat("table \"", spec().name, "\"")));
+    cold_reads_.fetch_add(std::count(found.begin(), found.end(), uint8_t{1}), std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+
+  // Room for at least one and at most `rows` rows: new memory if the budget has it, else by evicting.
+  absl::StatusOr<uint64_t> MakeRoom(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
+    const uint64_t held = stripe->index.size();
+    const uint64_t wanted = std::min(rows, std::max(kRowsAtOnce, held));
+    if (const uint64_t room = dram_.Grow(wanted, stripe); room > 0) return room;
+    if (held == 0) {
+      if (!dram_.ForceOne(stripe)) {
+        return absl::ResourceExhaustedError(absl::StrCat("table \"", spec().name, "\": the machine has no memory for ",
+                                                         "a row of ", layout_.slot_bytes(), " bytes"));
+      }
+      return 1;
+    }
+    constexpr uint64_t kShare = 16;  // Evicted at once, so that writes to the cold tier are batches.
+    RETURN_IF_ERROR(Evict(std::max<uint64_t>(1, std::min(std::max(wanted, held / kShare), held / 2)), stripe));
+    evicted_.store(true, std::memory_order_relaxed);
+    return dram_.Grow(wanted, stripe);
+  }
+
+  // Moves up to `rows` rows to the cold tier. On error all stay in DRAM.
+  absl::Status Evict(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
+    const std::vector<RowIndex::Entry*> victims = dram_.ChooseVictims(rows, stripe);
+    std::vector<Key> keys, dirty;
+    std::vector<const char*> records;
+    uint64_t new_in_cold = 0;
+    for (const RowIndex::Entry* victim : victims) {
+      keys.push_back(victim->key);
+      if ((victim->flags & RowIndex::kDirty) == 0) continue;
+      dirty.push_back(victim->key);
+      records.push_back(dram_.Record(*victim));
+      if ((victim->flags & RowIndex::kInCold) == 0) ++new_in_cold;
+    }
+    if (!dirty.empty()) {
+      const absl::Status written = cold_->Write(dirty, records);
+      if (!written.ok()) {
+        for (RowIndex::Entry* victim : victims) victim->flags &= ~RowIndex::kChosen;
+        return Annotate(written, absl::StrCat("table \"", spec().name, "\""));
+      }
+      ++stripe->cold_writes;
+      disk_rows_.fetch_add(new_in_cold, std::memory_order_relaxed);
+    }
+    for (const Key key : keys) dram_.Erase(key, stripe);
+    evictions_.fetch_add(keys.size(), std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+
+  // Called with no lock held, after a call that may have taken memory.
+  void Settle() {
+    if (const uint64_t bytes = asked_back_.exchange(0, std::memory_order_relaxed); bytes > 0) {
+      absl::WriterMutexLock lock(&mu_);
+      ReleaseMemory(bytes);
+    }
+    if (evicted_.exchange(false, std::memory_order_relaxed)) budget_->AskLargest(this);
+  }
+
+  void ReleaseMemory(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const uint64_t rows_a_stripe = bytes / layout_.slot_bytes() / dram_.stripes() + 1;
+    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+      absl::MutexLock lock(&dram_.stripe(s).mu);
+      if (const absl::Status status = Evict(rows_a_stripe, &dram_.stripe(s)); !status.ok()) {
+        LOG(WARNING) << "cannot make memory free for other tables: " << status;
+        break;
+      }
+    }
+    dram_.Compact();
+  }
+
+  uint64_t HeldBytes() const override { return dram_.bytes(); }
+  void GiveBack(uint64_t bytes) override {
+    if (!mu_.TryLock()) {  // In use, perhaps by a caller of this very thread: after its next call, then.
+      asked_back_.store(bytes, std::memory_order_relaxed);
+      return;
+    }
+    ReleaseMemory(bytes);
+    mu_.Unlock();
+  }
+
+  const RowLayout layout_;
+  MemoryBudget* const budget_;
+  const std::unique_ptr<ColdTable> cold_;
+
+  absl::Mutex mu_;  // Export and ReleaseMemory hold it alone; everybody else shares it. Taken before a stripe's.
+  DramTier dram_;
+
+  // Relaxed: counts for Stats and hints for Settle. A thread that finds a key missing in DRAM because it was evicted
+  // has taken the stripe's lock after the evicting thread added to disk_rows_, so it does not see 0 there.
+  std::atomic<uint64_t> rows_{0};  // Distinct.
+  std::atomic<uint64_t> disk_rows_{0};
+  std::atomic<uint64_t> evictions_{0};
+  std::atomic<uint64_t> cold_reads_{0};
+  std::atomic<uint64_t> asked_back_{0};  // Bytes that another table wants.
+  std::atomic<bool> evicted_{false};     // Since the last Settle: this table would hold more if it could.
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Table>> MakeTieredTable(TableSpec spec, MemoryBudget* budget, ColdStore* cold) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ColdTable> cold_table, cold->OpenTable(spec.name, spec.Layout().record_bytes()));
+  return std::unique_ptr<Table>(std::make_unique<TieredTable>(std::move(spec), budget, std::move(cold_table)));
+}
+
+}  // namespace sparrow
