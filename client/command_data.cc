@@ -1,0 +1,51 @@
+// sparrowctl data check
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/cli.h"
+#include "client/job_file.h"
+#include "worker/data_check.h"
+#include "worker/job_check.h"
+
+namespace sparrow {
+
+int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
+  std::string data_root = ".";
+  std::vector<std::string> sets;
+  const std::vector<Option> options = {
+      {"data-root", &data_root, "Directory that the job's files lie under.", false},
+      {"set", &sets, "Changes the job: --set data.train.path=mine.tsv. May be repeated.", false},
+  };
+  const Usage usage{"sparrowctl data", "check JOB",
+                    "Reads all input of the job in the file JOB without training, and reports rows, columns, ids, the\n"
+                    "balance of labels, and what is odd. The exit status is 1 if training would stop at something.",
+                    "  sparrowctl data check JOB.textproto --data-root DATA\n"};
+  std::vector<std::string> positional;
+  if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;
+  if (positional[0] != "check") {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("no command \"data ", positional[0], "\"; write sparrowctl data check JOB")));
+    return kExitUsage;
+  }
+  const absl::StatusOr<v1::Job> job = LoadJobFile(positional[1], sets);
+  absl::Status status = job.status();
+  if (status.ok()) status = Annotate(ValidateJob(*job), positional[1]);
+  if (status.ok()) status = CheckDirectory("--data-root", data_root);
+  if (!status.ok()) return Fail(status);
+
+  const absl::StatusOr<DataReport> report =
+      CheckData(*job, data_root, [interrupt] { return interrupt->signal() != 0; });
+  if (!report.ok()) {
+    Fail(report.status());
+    return interrupt->signal() != 0 ? 128 + interrupt->signal() : kExitFailure;
+  }
+  std::fputs(FormatReport(*report).c_str(), stdout);
+  if (!report->HasProblems()) return kExitSuccess;
+  return Fail(absl::InvalidArgumentError(
+      absl::StrCat(positional[1], ": training would stop at the problems above; mend the data or the job")));
+}
+
+}  // namespace sparrow

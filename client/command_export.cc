@@ -1,0 +1,29 @@
+// sparrowctl export
+
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+#include "client/cli.h"
+#include "client/export.h"
+
+namespace sparrow {
+
+int ExportCommand(const Arguments& arguments, Interrupt*) {
+  std::string directory;
+  const std::vector<Option> options = {{"to", &directory, "The directory to make.", true}};
+  const Usage usage{
+      "sparrowctl export", "CHECKPOINT",
+      "Writes a checkpoint as files that other programs read: model.json (what the model is and how it computes),\n"
+      "dense.safetensors (parameters), and for each table TABLE.ids.npy and TABLE.rows.npy. deploy/export/predict.py\n"
+      "predicts from them with NumPy alone.",
+      "  sparrowctl export checkpoints/quickstart-job-1/step-1954 --to model\n"};
+  std::vector<std::string> positional;
+  if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;
+  const absl::StatusOr<ExportResult> result = ExportCheckpoint(positional[0], directory);
+  if (!result.ok()) return Fail(result.status());
+  absl::PrintF("%s: %d tables with %d rows, %d dense parameters\n", directory, result->tables, result->rows,
+               result->dense_parameters);
+  return kExitSuccess;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,20 @@
+#ifndef SPARROW_CLIENT_DIRECT_TRANSPORT_H_
+#define SPARROW_CLIENT_DIRECT_TRANSPORT_H_
+
+// A worker's calls to a server in the same process: straight to its Shard, no wire and no copies.
+
+#include <memory>
+
+#include "server/shard.h"
+#include "worker/ps_transport.h"
+
+namespace sparrow {
+
+// Calls other than Pull run on the caller's thread, and their `done` is called before they return. A Pull waits without
+// a thread of its own; one that is not answered within its timeout ends with DeadlineExceeded. The shard outlives the
+// transport.
+std::unique_ptr<PsTransport> MakeDirectTransport(Shard* shard);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_CLIENT_DIRECT_TRANSPORT_H_

@@ -1,0 +1,30 @@
+#ifndef SPARROW_CLIENT_EXPORT_H_
+#define SPARROW_CLIENT_EXPORT_H_
+
+// A checkpoint as files that other programs read without Sparrow:
+//   model.json            what the model is, and everything needed to compute a prediction (deploy/export/predict.py
+//   does) dense.safetensors     the dense parameters TABLE.ids.npy         uint64 [n], ascending TABLE.rows.npy float32
+//   [n, dim]: the weights of these ids
+// Optimizer state stays behind. A row that no step has touched is not in the table's files: model.json has the rule of
+// its initial value.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace sparrow {
+
+struct ExportResult {
+  uint64_t tables = 0;
+  uint64_t rows = 0;
+  uint64_t dense_parameters = 0;
+};
+
+// Verifies the checkpoint, then writes `directory`, which must not be there yet (or be empty); it appears whole or not
+// at all. Holds the ids of one table in memory, not its rows.
+absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& checkpoint, const std::string& directory);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_CLIENT_EXPORT_H_

@@ -1,0 +1,14 @@
+// sparrowctl: the client of Sparrow (client/cli.h).
+
+#include "base/log.h"
+#include "base/shutdown.h"
+#include "client/cli.h"
+
+int main(int argc, char** argv) {
+  // Lives as long as the process, like the thread that tells it of signals.
+  auto* interrupt = new sparrow::Interrupt;
+  sparrow::InstallShutdownHandler([interrupt](int signal) { interrupt->Notify(signal); });
+  // The parts of a cluster in this process would tear the progress bar.
+  sparrow::SetMinLogSeverity(sparrow::LogSeverity::kError);
+  return sparrow::RunSparrowctl(sparrow::Arguments(argv + 1, argv + argc), interrupt);
+}

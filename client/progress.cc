@@ -1,0 +1,74 @@
+#include "client/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/summary.h"
+
+namespace sparrow {
+namespace {
+
+constexpr absl::Duration kLineEvery = absl::Seconds(2);  // Of plain lines.
+constexpr int kBarWidth = 24;
+
+}  // namespace
+
+std::string ProgressText(const v1::Progress& progress, const std::string& auc) {
+  std::string text = absl::StrCat("step ", progress.step());
+  if (progress.steps_total() > 0) absl::StrAppend(&text, "/", progress.steps_total());
+  absl::StrAppendFormat(&text, "  %.0f samples/s  loss %.4f", progress.samples_per_second(), progress.loss());
+  if (!auc.empty()) absl::StrAppend(&text, "  ", auc);
+  if (progress.eta_seconds() > 0 && std::isfinite(progress.eta_seconds())) {
+    absl::StrAppend(&text, "  ETA ", absl::FormatDuration(absl::Seconds(std::llround(progress.eta_seconds()))));
+  }
+  return text;
+}
+
+std::string ProgressView::BarText(const v1::Progress& progress) const {
+  if (progress.steps_total() == 0) return ProgressText(progress, auc_);
+  const double share =
+      std::clamp(static_cast<double>(progress.step()) / static_cast<double>(progress.steps_total()), 0.0, 1.0);
+  const auto full = static_cast<size_t>(share * kBarWidth);
+  return absl::StrCat("[", std::string(full, '#'), std::string(kBarWidth - full, '.'), "]",
+                      absl::StrFormat("%4.0f%%  ", 100 * share), ProgressText(progress, auc_));
+}
+
+void ProgressView::EndBar() {
+  if (!bar_drawn_) return;
+  std::fputc('\n', out_);
+  std::fflush(out_);
+  bar_drawn_ = false;
+}
+
+void ProgressView::Update(const v1::JobStatus& status, absl::Time now) {
+  if (status.state() == v1::JobStatus::QUEUED && status.message() != waiting_for_) {
+    waiting_for_ = status.message();
+    EndBar();
+    std::fprintf(out_, "%s is queued: %s\n", status.job_id().c_str(), waiting_for_.c_str());
+  }
+  for (; evals_shown_ < status.evals_size(); ++evals_shown_) {
+    const v1::EvalResult& eval = status.evals(evals_shown_);
+    auc_ = AucText(eval);
+    EndBar();
+    absl::FPrintF(out_, "evaluation after step %d: %s, logloss %.5f, calibration %.4f on %d rows\n", eval.step(), auc_,
+                  eval.loss(), eval.calibration(), eval.rows());
+  }
+  const v1::Progress& progress = status.progress();
+  if (progress.step() > 0 && progress.step() != step_shown_) {
+    if (terminal_) {
+      // "\033[K" clears what the last, longer line left.
+      absl::FPrintF(out_, "\r%s\033[K", BarText(progress));
+      bar_drawn_ = true;
+      step_shown_ = progress.step();
+    } else if (now - last_line_ >= kLineEvery) {
+      absl::FPrintF(out_, "%s\n", ProgressText(progress, auc_));
+      last_line_ = now;
+      step_shown_ = progress.step();
+    }
+  }
+  std::fflush(out_);
+}
+
+}  // namespace sparrow
