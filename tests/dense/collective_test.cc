@@ -1,0 +1,214 @@
+#include "dense/collective.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "tests/dense/double_reference.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::RandomFloats;
+
+class MapStore final : public RendezvousStore {
+ public:
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    absl::MutexLock lock(&mu_);
+    values_[key] = value;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
+    absl::MutexLock lock(&mu_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return values_.count(key) > 0; };
+    if (!mu_.AwaitWithTimeout(absl::Condition(&there), timeout)) {
+      return absl::DeadlineExceededError("nobody has put " + key);
+    }
+    return values_[key];
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
+};
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(20);
+
+// Runs `body` as each member of a Gloo group, one thread a member.
+void RunGroup(uint32_t size, absl::Duration timeout, const std::function<void(Collective*)>& body) {
+  MapStore store;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto collective = MakeGlooCollective(
+          {.rank = rank, .size = size, .host = "127.0.0.1", .connect_timeout = kConnectTimeout, .timeout = timeout},
+          &store);
+      ASSERT_TRUE(collective.ok()) << collective.status();
+      EXPECT_EQ((*collective)->rank(), rank);
+      EXPECT_EQ((*collective)->size(), size);
+      body(collective->get());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+constexpr absl::Duration kTimeout = absl::Seconds(30);
+
+class GlooGroups : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(GlooGroups, AllReduceSumsOverMembers) {
+  const uint32_t size = GetParam();
+  for (size_t n : {1, 2, 31, 257, 70'001, 600'000}) {
+    std::vector<double> expected(n);
+    for (uint32_t r = 0; r < size; ++r) {
+      const auto part = RandomFloats(r + 1, n);
+      for (size_t i = 0; i < n; ++i) expected[i] += part[i];
+    }
+    std::vector<std::vector<float>> floats(size);
+    RunGroup(size, kTimeout, [&](Collective* group) {
+      floats[group->rank()] = RandomFloats(group->rank() + 1, n);
+      std::vector<double> doubles(floats[group->rank()].begin(), floats[group->rank()].end());
+      ASSERT_TRUE(group->AllReduceSum(std::span<float>(floats[group->rank()])).ok());
+      ASSERT_TRUE(group->AllReduceSum(std::span<double>(doubles)).ok());
+      for (size_t i = 0; i < n; ++i) ASSERT_NEAR(doubles[i], expected[i], 1e-14);
+    });
+    for (size_t i = 0; i < n; ++i) ASSERT_NEAR(floats[0][i], expected[i], 1e-6);
+    for (uint32_t r = 1; r < size; ++r) EXPECT_EQ(floats[r], floats[0]);
+  }
+}
+
+TEST_P(GlooGroups, AllReduceIsBitEqualFromRunToRun) {
+  const uint32_t size = GetParam();
+  constexpr size_t kElements = 10'001;
+  std::vector<float> results[2];
+  for (auto& result : results) {
+    RunGroup(size, kTimeout, [&](Collective* group) {
+      // Members arrive in different orders in different runs.
+      absl::SleepFor(absl::Milliseconds(group->rank() * (&result == results ? 3 : -3) + 10));
+      std::vector<float> values = RandomFloats(group->rank() + 7, kElements);
+      ASSERT_TRUE(group->AllReduceSum(std::span<float>(values)).ok());
+      if (group->rank() == size - 1) result = values;
+    });
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST_P(GlooGroups, AllReduceOfNothingIsLegal) {
+  RunGroup(GetParam(), kTimeout, [&](Collective* group) {
+    EXPECT_TRUE(group->AllReduceSum(std::span<float>()).ok());
+    EXPECT_TRUE(group->AllReduceSum(std::span<double>()).ok());
+    std::vector<float> one = {1};
+    EXPECT_TRUE(group->AllReduceSum(std::span<float>(one)).ok());
+    EXPECT_EQ(one[0], static_cast<float>(GetParam()));
+  });
+}
+
+TEST_P(GlooGroups, AllGatherTakesDifferentLengthsAndZero) {
+  const auto bytes_of = [](uint32_t rank, int round) {
+    if (round == 0) return std::string();                                           // Nobody has anything.
+    if (round == 1) return rank == 1 ? std::string() : std::string(rank + 3, 'x');  // One has nothing.
+    if (round == 2) return rank == 1 ? std::string("\0only", 5) : std::string();    // One has something.
+    return std::string(100'000 * (rank + 1), static_cast<char>('a' + rank));
+  };
+  RunGroup(GetParam(), kTimeout, [&](Collective* group) {
+    for (int round = 0; round < 4; ++round) {
+      const auto parts = group->AllGather(bytes_of(group->rank(), round));
+      ASSERT_TRUE(parts.ok()) << parts.status();
+      ASSERT_EQ(parts->size(), GetParam());
+      for (uint32_t r = 0; r < GetParam(); ++r) EXPECT_EQ((*parts)[r], bytes_of(r, round)) << round << " " << r;
+    }
+  });
+}
+
+TEST_P(GlooGroups, BarrierWaitsForAll) {
+  absl::Mutex mu;
+  uint32_t arrived = 0;
+  RunGroup(GetParam(), kTimeout, [&](Collective* group) {
+    absl::SleepFor(absl::Milliseconds(20 * group->rank()));
+    {
+      absl::MutexLock lock(&mu);
+      ++arrived;
+    }
+    ASSERT_TRUE(group->Barrier().ok());
+    absl::MutexLock lock(&mu);
+    EXPECT_EQ(arrived, GetParam());
+  });
+}
+
+TEST_P(GlooGroups, MemberThatLeavesMakesTheOthersUnavailable) {
+  const uint32_t size = GetParam();
+  const absl::Time start = absl::Now();
+  RunGroup(size, absl::Seconds(5), [&](Collective* group) {
+    std::vector<float> values(1000, 1.0f);
+    ASSERT_TRUE(group->AllReduceSum(std::span<float>(values)).ok());
+    if (group->rank() == size - 1) return;  // Leaves.
+    absl::Status status = group->AllReduceSum(std::span<float>(values));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("AllReduceSum of rank"));
+    // The group stays unusable.
+    EXPECT_EQ(group->Barrier().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(group->AllGather("x").status().code(), absl::StatusCode::kUnavailable);
+  });
+  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+}
+
+TEST_P(GlooGroups, MemberThatIsTooSlowMakesTheOthersUnavailable) {
+  const uint32_t size = GetParam();
+  absl::Mutex mu;
+  uint32_t done = 0;
+  RunGroup(size, absl::Milliseconds(300), [&](Collective* group) {
+    ASSERT_TRUE(group->Barrier().ok());
+    if (group->rank() == 0) {  // There, but calls nothing until the others have given up.
+      absl::MutexLock lock(&mu);
+      const auto all_others = [&] { return done == size - 1; };
+      EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all_others), absl::Seconds(20)));
+      return;
+    }
+    std::vector<double> values(10, 1.0);
+    const absl::Status status = group->AllReduceSum(std::span<double>(values));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    absl::MutexLock lock(&mu);
+    ++done;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GlooGroups, ::testing::Values(2, 3));
+
+TEST(GlooCollective, MemberThatNeverComesIsAnErrorWithinTheConnectTimeout) {
+  MapStore store;
+  const absl::Time start = absl::Now();
+  const auto collective = MakeGlooCollective(
+      {.rank = 0, .size = 2, .host = "127.0.0.1", .connect_timeout = absl::Milliseconds(300)}, &store);
+  EXPECT_EQ(collective.status().code(), absl::StatusCode::kUnavailable) << collective.status();
+  EXPECT_THAT(std::string(collective.status().message()), HasSubstr("rank 0 of 2"));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(GlooCollective, UnknownHostIsNamed) {
+  MapStore store;
+  const auto collective = MakeGlooCollective(
+      {.rank = 0, .size = 2, .host = "no-such-host.invalid", .connect_timeout = absl::Milliseconds(300)}, &store);
+  EXPECT_EQ(collective.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(collective.status().message()), HasSubstr("no-such-host.invalid"));
+}
+
+TEST(LocalCollective, IsTheIdentity) {
+  const auto group = MakeLocalCollective();
+  EXPECT_EQ(group->rank(), 0u);
+  EXPECT_EQ(group->size(), 1u);
+  std::vector<float> values = {1, 2};
+  EXPECT_TRUE(group->AllReduceSum(std::span<float>(values)).ok());
+  EXPECT_EQ(values, (std::vector<float>{1, 2}));
+  EXPECT_EQ(group->AllGather("abc").value(), std::vector<std::string>{"abc"});
+  EXPECT_TRUE(group->Barrier().ok());
+}
+
+}  // namespace
+}  // namespace sparrow

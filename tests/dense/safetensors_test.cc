@@ -1,0 +1,173 @@
+#include "dense/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <filesystem>
+#include <limits>
+
+#include "base/file.h"
+#include "tests/dense/double_reference.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::RandomFloats;
+
+class Safetensors : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = std::filesystem::path(::testing::TempDir()) / (std::string("sparrow_safetensors_") + test->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+    path_ = directory_ / "a.safetensors";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  // A file with this header and this many bytes of tensors.
+  absl::Status ReadCrafted(const std::string& header, size_t data_bytes) {
+    const uint64_t length = header.size();
+    return ReadRaw(std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(data_bytes, '\1'));
+  }
+  absl::Status ReadRaw(const std::string& bytes) {
+    EXPECT_TRUE(WriteFileAtomically(path_, bytes).ok());
+    const absl::Status status = ReadSafetensors(path_).status();
+    if (!status.ok()) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
+    }
+    return status;
+  }
+
+  std::filesystem::path directory_;
+  std::string path_;
+};
+
+TEST_F(Safetensors, RoundTripIsBitEqual) {
+  std::vector<float> a = RandomFloats(1, 6);
+  a[1] = std::numeric_limits<float>::infinity();
+  a[2] = -0.0f;
+  a[3] = std::bit_cast<float>(0x7fc12345u);  // A NaN with a payload.
+  const std::vector<float> scalar = {2.5f};
+  const std::vector<NamedTensor> tensors = {{"top.0.weight", {2, 3}, a}, {"empty", {0, 4}, {}}, {"scalar", {}, scalar}};
+  ASSERT_TRUE(WriteSafetensors(path_, tensors, {{"step", "12"}, {"job", "a \"quoted\" name"}}).ok());
+  const auto loaded = ReadSafetensors(path_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->metadata, (std::map<std::string, std::string>{{"step", "12"}, {"job", "a \"quoted\" name"}}));
+  ASSERT_EQ(loaded->tensors.size(), 3u);
+  const LoadedTensor& weight = loaded->tensors.at("top.0.weight");
+  EXPECT_EQ(weight.shape, (std::vector<uint64_t>{2, 3}));
+  ASSERT_EQ(weight.values.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(weight.values[i]), std::bit_cast<uint32_t>(a[i])) << i;
+  }
+  EXPECT_EQ(loaded->tensors.at("empty").shape, (std::vector<uint64_t>{0, 4}));
+  EXPECT_EQ(loaded->tensors.at("scalar").values, scalar);
+}
+
+TEST_F(Safetensors, FileFollowsTheFormat) {
+  const std::vector<float> values = {1, 2};
+  ASSERT_TRUE(WriteSafetensors(path_, std::vector<NamedTensor>{{"w", {2}, values}}, {}).ok());
+  const std::string file = ReadFile(path_).value();
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file.data(), 8);
+  EXPECT_EQ(header_bytes % 8, 0u);
+  EXPECT_EQ(file.size(), 8 + header_bytes + 8);
+  EXPECT_EQ(file[8], '{');
+  float second;
+  std::memcpy(&second, file.data() + 8 + header_bytes + 4, 4);
+  EXPECT_EQ(second, 2.0f);
+}
+
+TEST_F(Safetensors, WrongSizesAndTwoOfANameAreNotWritten) {
+  const std::vector<float> values = {1, 2};
+  EXPECT_THAT(std::string(WriteSafetensors(path_, std::vector<NamedTensor>{{"w", {3}, values}}, {}).message()),
+              HasSubstr("\"w\" has 2 values"));
+  EXPECT_THAT(
+      std::string(
+          WriteSafetensors(path_, std::vector<NamedTensor>{{"w", {2}, values}, {"w", {2}, values}}, {}).message()),
+      HasSubstr("two tensors are named \"w\""));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(Safetensors, AnyTruncationIsAnError) {
+  const std::vector<float> values = RandomFloats(2, 5);
+  ASSERT_TRUE(WriteSafetensors(path_, std::vector<NamedTensor>{{"w", {5}, values}}, {{"a", "b"}}).ok());
+  const std::string file = ReadFile(path_).value();
+  for (size_t size = 0; size < file.size(); ++size) {
+    const absl::Status status = ReadRaw(file.substr(0, size));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << size << ": " << status;
+  }
+  EXPECT_EQ(ReadRaw(file + "x").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(Safetensors, AnyFlippedHeaderByteIsAnErrorOrAnotherValidFile) {
+  const std::vector<float> values = RandomFloats(3, 4);
+  ASSERT_TRUE(WriteSafetensors(path_, std::vector<NamedTensor>{{"w", {2, 2}, values}}, {}).ok());
+  const std::string file = ReadFile(path_).value();
+  for (size_t i = 0; i < file.size() - 16; ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = file;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
+      ASSERT_TRUE(WriteFileAtomically(path_, damaged).ok());
+      const auto loaded = ReadSafetensors(path_);
+      if (!loaded.ok()) continue;
+      for (const auto& [name, tensor] : loaded->tensors) {
+        uint64_t size = 1;
+        for (uint64_t extent : tensor.shape) size *= extent;
+        EXPECT_EQ(tensor.values.size(), size) << name;
+      }
+    }
+  }
+}
+
+TEST_F(Safetensors, LyingHeadersAreRefused) {
+  const auto message = [&](const std::string& header, size_t bytes) {
+    const absl::Status status = ReadCrafted(header, bytes);
+    EXPECT_FALSE(status.ok()) << header;
+    return std::string(status.message());
+  };
+  const auto entry = [](const std::string& shape, const std::string& offsets) {
+    return R"({"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
+  };
+  EXPECT_THAT(message(R"({"w":)" + entry("[4]", "[0,8]") + "}", 8), HasSubstr("shape [4] needs 16"));
+  EXPECT_THAT(message(R"({"w":)" + entry("[4294967296,4294967296]", "[0,8]") + "}", 8), HasSubstr("exceeds 2^64"));
+  EXPECT_THAT(message(R"({"w":)" + entry("[2305843009213693952]", "[0,9223372036854775808]") + "}", 8), HasSubstr("w"));
+  EXPECT_THAT(message(R"({"w":)" + entry("[2]", "[8,0]") + "}", 8), HasSubstr("data_offsets [8,0]"));
+  EXPECT_THAT(message(R"({"w":)" + entry("[2]", "[-8,0]") + "}", 8), HasSubstr("data_offsets [-8,0]"));
+  EXPECT_THAT(message(R"({"w":)" + entry("[-2]", "[0,8]") + "}", 8), HasSubstr("no whole number"));
+  EXPECT_THAT(message(R"({"w":)" + entry("[2.5]", "[0,8]") + "}", 8), HasSubstr("no whole number"));
+  EXPECT_THAT(message(R"({"a":)" + entry("[2]", "[0,8]") + R"(,"b":)" + entry("[2]", "[4,12]") + "}", 12),
+              HasSubstr("\"b\" begins at byte 4, expected 8"));
+  EXPECT_THAT(message(R"({"a":)" + entry("[1]", "[4,8]") + "}", 8), HasSubstr("expected 0"));
+  EXPECT_THAT(message(R"({"a":)" + entry("[1]", "[0,4]") + "}", 8),
+              HasSubstr("has 8 bytes of tensors, its header describes 4"));
+  EXPECT_THAT(message(R"({"a":)" + entry("[1]", "[0,4]") + R"(,"a":)" + entry("[1]", "[4,8]") + "}", 8),
+              HasSubstr("names \"a\" twice"));
+  EXPECT_THAT(message(R"({"w":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}})", 4),
+              HasSubstr("dtype F16, expected F32"));
+  EXPECT_THAT(message(R"({"w":{"shape":[2],"data_offsets":[0,8]}})", 8), HasSubstr("no dtype"));
+  EXPECT_THAT(message(R"({"w":[]})", 0), HasSubstr("expected an object"));
+  EXPECT_THAT(message(R"({"__metadata__":{"a":1}})", 0), HasSubstr("__metadata__.a is no string"));
+  EXPECT_THAT(message("[]", 0), HasSubstr("no JSON object"));
+  EXPECT_THAT(message("{", 0), HasSubstr("no JSON object"));
+  EXPECT_THAT(message(std::string(100'000, '['), 0), HasSubstr("no JSON object"));
+}
+
+TEST_F(Safetensors, HeaderLengthBeyondTheFileAllocatesNothing) {
+  for (uint64_t length : {uint64_t{9}, uint64_t{99'999'999}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    const absl::Status status = ReadRaw(std::string(reinterpret_cast<const char*>(&length), 8) + "{}");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("claims a header of " + std::to_string(length)));
+  }
+}
+
+TEST_F(Safetensors, MissingFileIsNamed) {
+  const absl::Status status = ReadSafetensors(path_ + ".none").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + ".none"));
+}
+
+}  // namespace
+}  // namespace sparrow
