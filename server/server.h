@@ -46,8 +46,10 @@ class Server {
   // server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Metrics* metrics);
 
-  virtual const std::string& address() const = 0;  // As advertised.
-  virtual Shard* shard() = 0;                      // For direct calls within the process.
+  virtual const std::string& address() const = 0;          // As advertised.
+  virtual const std::string& listen_address() const = 0;   // As bound; empty without a socket.
+  virtual const std::string& metrics_address() const = 0;  // As bound; empty: not served.
+  virtual Shard* shard() = 0;                              // For direct calls within the process.
 
   // Refuses new calls, ends waiting ones, leaves the coordinator. Seconds at most. Idempotent.
   virtual void Stop() = 0;

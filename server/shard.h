@@ -24,7 +24,8 @@ namespace sparrow {
 struct ShardOptions {
   std::string data;  // Directory of the cold tier.
   std::string checkpoint_root;
-  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes = 0;                        // DRAM for the rows of all jobs together.
+  uint64_t message_bytes_max = uint64_t{64} << 20;  // A pull whose answer would be larger is refused (base/rpc.h).
 };
 
 // Thread-safe.
@@ -32,22 +33,29 @@ class Shard {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  // Several jobs and epochs may be open; each request names its own. `metrics` outlives the shard.
+  // Several jobs may be open, each in one epoch; each request names its own. Claims the data directory, and empties it
+  // of what an earlier server left; errors name it. `metrics` outlives the shard.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(const ShardOptions& options, Metrics* metrics);
   virtual ~Shard() = default;
 
+  // Blocks while a checkpoint is restored. A newer epoch replaces the job that is open, rows and all.
   virtual absl::Status OpenJob(const v1::OpenJobRequest& request, v1::OpenJobResponse* response) = 0;
   // Calls done exactly once: at once, or later on the thread that applies the awaited step. request and response live
   // until then. The returned id can be given to CancelPull.
   virtual uint64_t Pull(const v1::PullRequest* request, v1::PullResponse* response, Done done) = 0;
   // Ends a waiting Pull with Cancelled; nothing if it is done already.
   virtual void CancelPull(uint64_t id) = 0;
+  // Returns once the step is applied if this was its last part. A push for a later step than the one to be applied next
+  // is refused: a worker pulls, if only no keys, before it pushes. An error in applying a step ends the job, and is the
+  // answer to all its later calls.
   virtual absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) = 0;
   virtual absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) = 0;
   virtual absl::Status CloseJob(const v1::CloseJobRequest& request, v1::CloseJobResponse* response) = 0;
 
-  // Drops every job that is not in the list, ending its waiting pulls with Aborted.
-  virtual void KeepOnly(const std::vector<std::string>& live_job_ids) = 0;
+  // Drops every job that is not in the list, ending its waiting pulls with Aborted. Jobs opened since opened() gave
+  // `opened_before` are kept: a list that was made before a job began does not name it.
+  virtual void KeepOnly(const std::vector<std::string>& live_job_ids, uint64_t opened_before) = 0;
+  virtual uint64_t opened() const = 0;  // Jobs opened so far.
   // Ends every waiting pull, and every later call, with Unavailable.
   virtual void Shutdown() = 0;
 
@@ -55,7 +63,8 @@ class Shard {
     uint64_t rows = 0;
     uint64_t memory_bytes = 0;
   };
-  virtual Usage GetUsage() const = 0;
+  // Also brings the metrics of tables up to date. Never waits for a step or a checkpoint.
+  virtual Usage GetUsage() = 0;
 };
 
 }  // namespace sparrow

@@ -1,0 +1,348 @@
+#include "server/job.h"
+
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "server/checkpoint_files.h"
+#include "server/parallel_tables.h"
+#include "server/request_check.h"
+
+namespace sparrow {
+
+Job::Job(JobSpec spec, Environment environment)
+    : spec_(std::move(spec)),
+      environment_(std::move(environment)),
+      pool_(spec_.tables.size()),
+      sums_(spec_.tables.size()),
+      applied_(spec_.first_step),
+      pushes_(&spec_) {}
+
+Job::~Job() {
+  CHECK(waiting_.empty()) << "a job is closed before it goes";
+  if (cold_ == nullptr) return;
+  tables_.clear();
+  cold_.reset();
+  std::error_code error;
+  std::filesystem::remove_all(environment_.directory, error);
+  if (error) LOG(WARNING) << environment_.directory << ": cannot remove: " << error.message();
+}
+
+// ------------------------------------------------------------------------------------------------------- opening
+
+absl::Status Job::Open() {
+  open_status_ = OpenTables();
+  opened_.Notify();
+  return open_status_;
+}
+
+absl::Status Job::WaitUntilOpen() {
+  opened_.WaitForNotification();
+  return open_status_;
+}
+
+absl::Status Job::OpenTables() {
+  ASSIGN_OR_RETURN(cold_, ColdStore::Create(environment_.directory));
+  for (const TableSpec& spec : spec_.tables) {
+    ASSIGN_OR_RETURN(auto table, MakeTieredTable(spec, environment_.budget, cold_.get()));
+    tables_.push_back(std::move(table));
+  }
+  if (spec_.restore_from.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string checkpoint, ResolveUnder(environment_.checkpoint_root, spec_.restore_from));
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(RestoreTableFiles(spec_, tables_, checkpoint, &stop_));
+  uint64_t rows = 0;
+  for (const uint64_t of_table : RowsByTable()) rows += of_table;
+  LOG(INFO) << "job " << spec_.job_id << ": restored " << rows << " rows from " << checkpoint << " in "
+            << absl::FormatDuration(absl::Now() - start);
+  return absl::OkStatus();
+}
+
+std::vector<uint64_t> Job::RowsByTable() const {
+  std::vector<uint64_t> rows;
+  for (const std::unique_ptr<Table>& table : tables_) rows.push_back(table->Stats().rows);
+  return rows;
+}
+
+// ------------------------------------------------------------------------------------------------------- pull
+
+void Job::Pull(uint64_t id, const v1::PullRequest* request, v1::PullResponse* response, Done done) {
+  absl::Status status = CheckPull(spec_, *request, environment_.message_bytes_max);
+  if (status.ok()) {
+    absl::MutexLock lock(&mu_);
+    if (!ended_.ok()) {
+      status = ended_;
+    } else if (request->step() > applied_) {
+      waiting_.emplace(id, WaitingPull{request, response, std::move(done)});
+      environment_.metrics.waiting_pulls.Add(1);
+      return;
+    }
+  }
+  if (status.ok()) status = ReadRows(*request, response);
+  done(status);
+}
+
+absl::Status Job::ReadRows(const v1::PullRequest& request, v1::PullResponse* response) {
+  absl::ReaderMutexLock rows_lock(&rows_mu_);
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(ended_);
+    if (request.step() != applied_) {
+      return absl::FailedPreconditionError(absl::StrCat("job ", spec_.job_id, ": pull of worker ",
+                                                        request.context().worker(), " for step ", request.step(),
+                                                        ", but ", applied_, " steps have been applied"));
+    }
+  }
+  // The response may have been used before: its strings keep their memory, and are not filled with zeros again.
+  const size_t n = static_cast<size_t>(request.tables_size());
+  response->set_version(request.step());
+  while (response->tables_size() > request.tables_size()) response->mutable_tables()->RemoveLast();
+  while (response->tables_size() < request.tables_size()) response->add_tables();
+  std::vector<int64_t> counts(n);
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  uint64_t rows = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const v1::TableKeys& keys = request.tables(static_cast<int>(i));
+    const uint64_t count = keys.keys().size() / sizeof(Key);
+    counts[i] = static_cast<int64_t>(count);
+    rows += count;
+    bytes_in += keys.keys().size();
+    bytes_out += count * tables_[keys.table()]->dim() * sizeof(float);
+  }
+  std::vector<absl::Status> results(n);
+  ForEachTable(counts, [&](size_t i) {
+    const v1::TableKeys& keys = request.tables(static_cast<int>(i));
+    v1::TableRows& out = *response->mutable_tables(static_cast<int>(i));
+    Table& table = *tables_[keys.table()];
+    out.set_table(keys.table());
+    out.set_dim(table.dim());
+    std::string& bytes = *out.mutable_rows();
+    bytes.resize(static_cast<size_t>(counts[i]) * table.dim() * sizeof(float));
+    if (counts[i] == 0) return;
+    const std::span<const float> view = ViewAs<float>(bytes);
+    results[i] = table.Pull(ViewAs<Key>(keys.keys()), request.create() ? PullMode::kCreate : PullMode::kLook,
+                            std::span<float>(const_cast<float*>(view.data()), view.size()));
+  });
+  for (const absl::Status& result : results) {
+    RETURN_IF_ERROR(
+        Annotate(result, absl::StrCat("pull of worker ", request.context().worker(), ", step ", request.step())));
+  }
+  environment_.metrics.rows_pulled.Add(static_cast<double>(rows));
+  environment_.metrics.received_bytes.Add(static_cast<double>(bytes_in));
+  environment_.metrics.sent_bytes.Add(static_cast<double>(bytes_out));
+  return absl::OkStatus();
+}
+
+bool Job::CancelPull(uint64_t id) {
+  Done done;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = waiting_.find(id);
+    if (it == waiting_.end()) return false;
+    done = std::move(it->second.done);
+    waiting_.erase(it);
+    environment_.metrics.waiting_pulls.Add(-1);
+  }
+  done(absl::CancelledError("the pull was cancelled by its caller"));
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------- push
+
+absl::Status Job::Push(const v1::PushRequest& request, v1::PushResponse* response) {
+  response->set_duplicate(false);
+  RETURN_IF_ERROR(CheckPush(spec_, request));
+  // A single worker's whole push is a step as it stands: nothing to keep, nothing to sum.
+  const bool whole_step = spec_.workers == 1 && request.parts() == 1;
+  PushPart part;
+  if (!whole_step) part = pool_.CopyPart(request);
+  absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
+
+  PushAccumulator::Step step;
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(ended_);
+    if (request.step() < spec_.first_step || request.step() > applied_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ", request.step(),
+          ", but the step to be applied next is ", applied_, "; a worker pulls the rows of a step before it pushes"));
+    }
+    // All parts of earlier steps, and of one that is being applied, are in.
+    bool is_new = request.step() == applied_ && !applying_;
+    if (is_new) {
+      ASSIGN_OR_RETURN(is_new, pushes_.IsNew(request));
+    }
+    if (!is_new) {
+      response->set_duplicate(true);
+      environment_.metrics.duplicate_parts.Increment();
+      return absl::OkStatus();
+    }
+    uint64_t rows = 0;
+    uint64_t bytes = 0;
+    for (const v1::TableGradients& table : request.tables()) {
+      rows += table.keys().size() / sizeof(Key);
+      bytes += table.keys().size() + table.gradients().size();
+    }
+    environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
+    environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
+    if (whole_step) {
+      step.samples = request.samples();
+      step.learning_rate_factor = request.learning_rate_factor();
+    } else {
+      pushes_.Add(request, std::exchange(part, {}));
+      if (!pushes_.complete()) return absl::OkStatus();
+      step = pushes_.Take();
+    }
+    applying_ = true;
+  }
+
+  std::vector<TableUpdate> updates;
+  if (whole_step) {
+    for (const v1::TableGradients& table : request.tables()) {
+      if (table.keys().empty()) continue;
+      updates.push_back({.table = table.table(),
+                         .sources = {},
+                         .keys = ViewAs<Key>(table.keys()),
+                         .gradients = ViewAs<float>(table.gradients())});
+    }
+  } else {
+    updates.resize(tables_.size());
+    for (const PushPart& of_worker : step.parts) {
+      for (const PushPart::Entry& entry : of_worker.entries) {
+        updates[entry.table].table = entry.table;
+        updates[entry.table].sources.push_back(entry.rows.get());
+      }
+    }
+    std::erase_if(updates, [](const TableUpdate& update) { return update.sources.empty(); });
+  }
+  const absl::Status applied =
+      Annotate(ApplyStep(request.step(), step.samples, step.learning_rate_factor, std::move(updates)),
+               absl::StrCat("job ", spec_.job_id, ", step ", request.step()));
+  for (PushPart& used : step.parts) pool_.Return(std::move(used));
+  FinishStep(applied);
+  return applied;
+}
+
+absl::Status Job::ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
+                            std::vector<TableUpdate> updates) {
+  const absl::Time start = absl::Now();
+  // Without samples there are no rows (CheckPush), and the scale is not used.
+  const Table::ApplyOptions options = {
+      .gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+      .learning_rate_factor = learning_rate_factor,
+      .step = step,
+  };
+  std::vector<int64_t> rows;
+  for (const TableUpdate& update : updates) {
+    rows.push_back(static_cast<int64_t>(update.keys.size()));
+    for (const RowGradients* source : update.sources) rows.back() += static_cast<int64_t>(source->keys.size());
+  }
+  std::vector<absl::Status> results(updates.size());
+  {
+    absl::WriterMutexLock lock(&rows_mu_);
+    GradientSum* const sums = sums_.data();
+    ForEachTable(rows, [&](size_t i) {
+      TableUpdate& update = updates[i];
+      if (!update.sources.empty()) {
+        sums[update.table].Add(update.sources, tables_[update.table]->dim());
+        update.keys = update.sources[0]->keys;
+        update.gradients = update.sources[0]->gradients;
+      }
+      results[i] = tables_[update.table]->Apply(update.keys, update.gradients, options);
+    });
+  }
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  environment_.metrics.steps_applied.Increment();
+  environment_.metrics.apply_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
+  return absl::OkStatus();
+}
+
+void Job::FinishStep(const absl::Status& status) {
+  WaitingPulls ready;
+  {
+    absl::MutexLock lock(&mu_);
+    applying_ = false;
+    if (!status.ok()) {
+      // Some tables may have been updated and others not: the rows belong to no step.
+      End(status, &ready);
+    } else {
+      ++applied_;
+      for (auto it = waiting_.begin(); it != waiting_.end();) {
+        const auto current = it++;
+        if (current->second.request->step() == applied_) ready.insert(waiting_.extract(current));
+      }
+      environment_.metrics.waiting_pulls.Add(-static_cast<double>(ready.size()));
+    }
+  }
+  for (auto& [id, pull] : ready) pull.done(status.ok() ? ReadRows(*pull.request, pull.response) : status);
+}
+
+// ------------------------------------------------------------------------------------------------------- the rest
+
+absl::Status Job::SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) {
+  ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(environment_.checkpoint_root, request.directory()));
+  absl::ReaderMutexLock rows_lock(&rows_mu_);
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(ended_);
+    if (request.step() != applied_) {
+      return absl::FailedPreconditionError(absl::StrCat("job ", spec_.job_id, ": a checkpoint of step ", request.step(),
+                                                        " is asked for, but ", applied_, " steps have been applied"));
+    }
+  }
+  Stats();
+  {
+    absl::MutexLock lock(&stats_mu_);
+    ++saving_;
+  }
+  absl::Cleanup saved = [this] {
+    absl::MutexLock lock(&stats_mu_);
+    --saving_;
+  };
+  return SaveTableFiles(spec_, tables_, directory, &stop_, response);
+}
+
+void Job::Close(const absl::Status& reason) {
+  WaitingPulls ended;
+  {
+    absl::MutexLock lock(&mu_);
+    End(reason, &ended);
+  }
+  for (auto& [id, pull] : ended) pull.done(reason);
+}
+
+void Job::End(const absl::Status& reason, WaitingPulls* ended) {
+  if (ended_.ok()) ended_ = reason;
+  stop_.store(true);
+  environment_.metrics.waiting_pulls.Add(-static_cast<double>(waiting_.size()));
+  ended->swap(waiting_);
+}
+
+TableStats Job::Stats() {
+  absl::MutexLock lock(&stats_mu_);
+  // Before the tables are there, and while Export holds them, the last figures stand.
+  if (!IsOpen() || saving_ > 0) return stats_;
+  TableStats sum;
+  for (const std::unique_ptr<Table>& table : tables_) {
+    const TableStats stats = table->Stats();
+    sum.dram_rows += stats.dram_rows;
+    sum.dram_bytes += stats.dram_bytes;
+    sum.disk_rows += stats.disk_rows;
+    sum.disk_bytes += stats.disk_bytes;
+    sum.rows += stats.rows;
+    sum.evictions += stats.evictions;
+    sum.cold_reads += stats.cold_reads;
+  }
+  return stats_ = sum;
+}
+
+}  // namespace sparrow

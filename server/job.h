@@ -1,0 +1,120 @@
+#ifndef SPARROW_SERVER_JOB_H_
+#define SPARROW_SERVER_JOB_H_
+
+// One job in one epoch on this server: its tables, the step it is at, the pulls that wait for the next one.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "embedding/table.h"
+#include "server/job_spec.h"
+#include "server/metrics.h"
+#include "server/push_accumulator.h"
+#include "sparrow/v1/parameter_server.pb.h"
+
+namespace sparrow {
+
+// Thread-safe. REQUIRES, for all but Close, CancelPull and Stats: Open has returned OK.
+class Job {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  struct Environment {
+    std::string directory;  // Of the cold tier; this job's alone, removed with it.
+    std::string checkpoint_root;
+    uint64_t message_bytes_max = 0;
+    MemoryBudget* budget = nullptr;
+    ServerMetrics metrics;
+  };
+
+  Job(JobSpec spec, Environment environment);
+  ~Job();  // REQUIRES: closed, or never opened.
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const JobSpec& spec() const { return spec_; }
+
+  // Makes the tables, and fills them from spec().restore_from. Called once, by whoever made the job; others wait.
+  absl::Status Open();
+  absl::Status WaitUntilOpen();  // What Open returned.
+  bool IsOpen() const { return opened_.HasBeenNotified(); }
+  std::vector<uint64_t> RowsByTable() const;
+
+  // As in Shard.
+  void Pull(uint64_t id, const v1::PullRequest* request, v1::PullResponse* response, Done done);
+  bool CancelPull(uint64_t id);  // False: not waiting here.
+  absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response);
+  absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response);
+
+  // Ends waiting pulls with `reason`, and every later call. Idempotent; the first reason stays.
+  void Close(const absl::Status& reason);
+
+  // Sums over tables; what was last known while tables are being saved, so that it never waits long.
+  TableStats Stats();
+
+ private:
+  struct WaitingPull {
+    const v1::PullRequest* request;
+    v1::PullResponse* response;
+    Done done;
+  };
+  using WaitingPulls = std::map<uint64_t, WaitingPull>;  // By id: answered in order of arrival.
+  // The summed gradients of a step: what Table::Apply gets.
+  struct TableUpdate {
+    uint32_t table = 0;
+    std::vector<RowGradients*> sources;  // To be summed into the first. Or, empty:
+    std::span<const Key> keys;           // already sums.
+    std::span<const float> gradients;
+  };
+
+  absl::Status OpenTables();
+  absl::Status ReadRows(const v1::PullRequest& request, v1::PullResponse* response);
+  absl::Status ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
+                         std::vector<TableUpdate> updates);
+  absl::Status ApplyTable(const TableUpdate& update, const Table::ApplyOptions& options);
+  // Ends the application of the current step: the next one begins, or, on error, the job ends.
+  void FinishStep(const absl::Status& status);
+  void End(const absl::Status& reason, WaitingPulls* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const JobSpec spec_;
+  const Environment environment_;
+
+  // Set by Open, constant once opened_ is notified.
+  std::unique_ptr<ColdStore> cold_;
+  std::vector<std::unique_ptr<Table>> tables_;
+  absl::Status open_status_;
+  absl::Notification opened_;
+
+  RowGradientsPool pool_;
+
+  // Held shared by who reads rows, exclusively by who applies a step: a pull sees one version. Taken before mu_.
+  absl::Mutex rows_mu_;
+  std::vector<GradientSum> sums_ ABSL_GUARDED_BY(rows_mu_);  // [tables]
+
+  absl::Mutex mu_;
+  uint64_t applied_ ABSL_GUARDED_BY(mu_);        // Steps applied: the version of the rows.
+  bool applying_ ABSL_GUARDED_BY(mu_) = false;   // Step applied_ is being applied.
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);      // Why no call is served any more; OK: they are.
+  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);  // For step applied_.
+  WaitingPulls waiting_ ABSL_GUARDED_BY(mu_);
+
+  absl::Mutex stats_mu_;
+  int saving_ ABSL_GUARDED_BY(stats_mu_) = 0;
+  TableStats stats_ ABSL_GUARDED_BY(stats_mu_);
+
+  // Tells long work to stop. Relaxed would do: it is only looked at now and then.
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_SERVER_JOB_H_

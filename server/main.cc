@@ -1,0 +1,98 @@
+// sparrow-server: see Usage below, and server/server.h.
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/options.h"
+#include "base/shutdown.h"
+#include "server/server.h"
+
+namespace sparrow {
+namespace {
+
+const Usage kUsage = {
+    .program = "sparrow-server",
+    .positional = "",
+    .summary =
+        "One parameter-server shard of a Sparrow cluster: it holds its part of each job's embedding tables, in memory "
+        "and, over the budget, on disk, until a signal ends it. Rows outlive it in checkpoints only.",
+    .examples =
+        "  sparrow-server --coordinator 10.0.0.1:7070 --data /ssd/sparrow --memory 64GiB --checkpoint-root "
+        "/shared/ckpt\n"
+        "  sparrow-server --coordinator localhost:7070 --listen 127.0.0.1:0 --data server-1 --metrics 127.0.0.1:0\n",
+};
+
+// What a signal stops; before there is a server, a signal ends the process.
+struct Running {
+  absl::Mutex mu;
+  Server* server ABSL_GUARDED_BY(mu) = nullptr;
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "sparrow-server: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  static Running running;
+  InstallShutdownHandler(
+      [](int) {
+        absl::MutexLock lock(&running.mu);
+        if (running.server == nullptr) std::_Exit(0);
+        running.server->Stop();
+      },
+      absl::Seconds(10));
+
+  ServerOptions options;
+  const std::vector<Option> table = {
+      {"coordinator", &options.coordinator, "HOST:PORT of the coordinator.", /*required=*/true},
+      {"listen", &options.listen, "HOST:PORT or unix:PATH to listen on; port 0 picks a free one."},
+      {"advertise", &options.advertise,
+       "Address at which workers find this server. Default: this machine's address towards the coordinator."},
+      {"data", &options.data,
+       "Directory for rows that do not fit in memory, this server's alone; what is in it does not outlive the server."},
+      {"memory", BytesFlag{&options.memory_bytes},
+       "Memory for rows and their index, as in 4GiB; the rest goes to --data."},
+      {"checkpoint-root", &options.checkpoint_root,
+       "Directory under which checkpoints lie: the same shared one for all members of the cluster."},
+      {"metrics", &options.metrics, "HOST:PORT at which Prometheus finds /metrics; not served if empty."},
+  };
+  const absl::StatusOr<ParsedArguments> parsed = ParseArguments(arguments, table);
+  if (!parsed.ok()) return Fail(parsed.status());
+  if (parsed->help) {
+    std::fputs(HelpText(kUsage, table).c_str(), stdout);
+    return 0;
+  }
+  if (!parsed->positional.empty()) {
+    return Fail(absl::InvalidArgumentError("unexpected argument \"" + parsed->positional[0] + "\"; see --help"));
+  }
+
+  Metrics metrics;
+  const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, &metrics);
+  if (!server.ok()) return Fail(server.status());
+  LOG(INFO) << "sparrow-server " << FormatOptions(table);
+  std::printf("sparrow-server listening on %s\n", (*server)->listen_address().c_str());
+  if (!options.metrics.empty()) std::printf("metrics on %s\n", (*server)->metrics_address().c_str());
+  std::fflush(stdout);
+  {
+    absl::MutexLock lock(&running.mu);
+    running.server = server->get();
+  }
+  const absl::Status ended = (*server)->WaitUntilStopped();
+  absl::MutexLock lock(&running.mu);  // Until a signal's Stop has returned.
+  running.server = nullptr;
+  (*server)->Stop();
+  return ended.ok() ? 0 : Fail(ended);
+}
+
+}  // namespace
+}  // namespace sparrow
+
+int main(int argc, char** argv) { return sparrow::Main({argv + 1, argv + argc}); }

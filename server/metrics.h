@@ -1,0 +1,94 @@
+#ifndef SPARROW_SERVER_METRICS_H_
+#define SPARROW_SERVER_METRICS_H_
+
+// What a parameter server counts. Bytes are payload: keys, rows and gradients, without the framing of messages.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/metrics.h"
+
+namespace sparrow {
+
+// Handles only; copies count into the same metrics. Thread-safe.
+struct ServerMetrics {
+  explicit ServerMetrics(Metrics* metrics) {
+    rows_pulled = metrics->AddCounter("sparrow_server_rows_pulled_total", "Rows answered to pulls.");
+    rows_pushed = metrics->AddCounter("sparrow_server_rows_pushed_total",
+                                      "Row gradients accepted from workers, before they are summed over workers.");
+    received_bytes = metrics->AddCounter("sparrow_server_received_bytes_total", "Keys and gradients accepted.");
+    sent_bytes = metrics->AddCounter("sparrow_server_sent_bytes_total", "Rows answered.");
+    steps_applied = metrics->AddCounter("sparrow_server_steps_applied_total",
+                                        "Steps whose pushes were applied; standing still, a worker is missing.");
+    duplicate_parts =
+        metrics->AddCounter("sparrow_server_duplicate_parts_total",
+                            "Push parts that had arrived before; a rise means that workers repeat calls.");
+    apply_seconds = metrics->AddHistogram("sparrow_server_apply_seconds",
+                                          "Summing one step's gradients over workers and updating the rows.");
+    waiting_pulls = metrics->AddGauge("sparrow_server_waiting_pulls",
+                                      "Pulls that wait for a step; high for long, one worker is behind the others.");
+    jobs = metrics->AddGauge("sparrow_server_jobs", "Jobs whose tables are held.");
+    open_job_seconds = Rpc(metrics, "open_job");
+    pull_seconds = Rpc(metrics, "pull");
+    push_seconds = Rpc(metrics, "push");
+    save_tables_seconds = Rpc(metrics, "save_tables");
+    close_job_seconds = Rpc(metrics, "close_job");
+    dram_rows = Rows(metrics, "dram");
+    disk_rows = Rows(metrics, "disk");
+    dram_bytes = Bytes(metrics, "dram");
+    disk_bytes = Bytes(metrics, "disk");
+    refused_invalid_argument = Refused(metrics, "invalid_argument");
+    refused_out_of_range = Refused(metrics, "out_of_range");
+    refused_failed_precondition = Refused(metrics, "failed_precondition");
+    refused_other = Refused(metrics, "other");
+  }
+
+  // Counts a call that ended with an error. A wait that its caller or the end of a job cut short is not a refusal.
+  void CountRefusal(const absl::Status& status) const {
+    switch (status.code()) {
+      case absl::StatusCode::kOk:
+      case absl::StatusCode::kCancelled:
+      case absl::StatusCode::kAborted:
+      case absl::StatusCode::kUnavailable:
+        return;
+      case absl::StatusCode::kInvalidArgument:
+        return refused_invalid_argument.Increment();
+      case absl::StatusCode::kOutOfRange:
+        return refused_out_of_range.Increment();
+      case absl::StatusCode::kFailedPrecondition:
+        return refused_failed_precondition.Increment();
+      default:
+        return refused_other.Increment();
+    }
+  }
+
+  Counter rows_pulled, rows_pushed, received_bytes, sent_bytes, steps_applied, duplicate_parts;
+  Histogram apply_seconds;
+  Gauge waiting_pulls, jobs;
+  Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;
+  Gauge dram_rows, disk_rows, dram_bytes, disk_bytes;  // As of the last heartbeat.
+  Counter refused_invalid_argument, refused_out_of_range, refused_failed_precondition, refused_other;
+
+ private:
+  static Histogram Rpc(Metrics* metrics, const std::string& method) {
+    return metrics->AddHistogram("sparrow_server_rpc_seconds",
+                                 "Calls from arrival to answer; those of pull include the wait for the other workers.",
+                                 {{"method", method}});
+  }
+  static Gauge Rows(Metrics* metrics, const std::string& tier) {
+    return metrics->AddGauge("sparrow_server_table_rows", "Rows held; a row may be in both tiers.", {{"tier", tier}});
+  }
+  static Gauge Bytes(Metrics* metrics, const std::string& tier) {
+    return metrics->AddGauge("sparrow_server_table_bytes", "Bytes of rows and index.", {{"tier", tier}});
+  }
+  static Counter Refused(Metrics* metrics, const std::string& reason) {
+    return metrics->AddCounter("sparrow_server_refused_calls_total",
+                               "Calls refused; a rise means a faulty caller or one of another configuration.",
+                               {{"reason", reason}});
+  }
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_SERVER_METRICS_H_

@@ -1,0 +1,44 @@
+#ifndef SPARROW_SERVER_PARALLEL_TABLES_H_
+#define SPARROW_SERVER_PARALLEL_TABLES_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "base/parallel.h"
+
+namespace sparrow {
+
+// Below this many rows, starting threads costs more than it saves.
+inline constexpr int64_t kParallelRowsMin = 16384;
+
+// Calls body(i) for each table i, which has rows[i] rows to work on. Large tables come one after the other, and a
+// ParallelFor inside body has all cores; the others go side by side if they have rows enough between them, each thread
+// taking the next one when it is free.
+inline void ForEachTable(std::span<const int64_t> rows, absl::FunctionRef<void(size_t table)> body) {
+  int64_t small_rows = 0;
+  for (size_t table = 0; table < rows.size(); ++table) {
+    if (rows[table] >= kParallelRowsMin) {
+      body(table);
+    } else {
+      small_rows += rows[table];
+    }
+  }
+  std::atomic<size_t> next{0};  // Relaxed: only hands out numbers.
+  const auto work = [&](int64_t, int64_t) {
+    for (size_t table; (table = next.fetch_add(1, std::memory_order_relaxed)) < rows.size();) {
+      if (rows[table] < kParallelRowsMin) body(table);
+    }
+  };
+  if (small_rows < kParallelRowsMin) {
+    work(0, 1);
+  } else {
+    ParallelFor(ParallelThreads(), 1, work);
+  }
+}
+
+}  // namespace sparrow
+
+#endif  // SPARROW_SERVER_PARALLEL_TABLES_H_

@@ -1,0 +1,125 @@
+#include "server/push_accumulator.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/request_check.h"
+
+namespace sparrow {
+namespace {
+
+// Rows are numbered by 32 bits when they are summed.
+constexpr uint64_t kStepRowsMax = (uint64_t{1} << 31) - 1;
+
+uint64_t RowsOf(const v1::PushRequest& request) {
+  uint64_t rows = 0;
+  for (const v1::TableGradients& entry : request.tables()) rows += entry.keys().size() / sizeof(Key);
+  return rows;
+}
+
+}  // namespace
+
+PushPart RowGradientsPool::CopyPart(const v1::PushRequest& request) {
+  PushPart part;
+  part.entries.reserve(static_cast<size_t>(request.tables_size()));
+  {
+    absl::MutexLock lock(&mu_);
+    for (const v1::TableGradients& table : request.tables()) {
+      if (table.keys().empty()) continue;
+      std::vector<std::unique_ptr<RowGradients>>& free = free_[table.table()];
+      part.entries.push_back({.table = table.table(), .rows = nullptr});
+      if (free.empty()) continue;
+      part.entries.back().rows = std::move(free.back());
+      free.pop_back();
+    }
+  }
+  size_t next = 0;
+  for (const v1::TableGradients& table : request.tables()) {
+    if (table.keys().empty()) continue;
+    std::unique_ptr<RowGradients>& rows = part.entries[next++].rows;
+    if (rows == nullptr) rows = std::make_unique<RowGradients>();
+    const std::span<const Key> keys = ViewAs<Key>(table.keys());
+    const std::span<const float> gradients = ViewAs<float>(table.gradients());
+    rows->keys.assign(keys.begin(), keys.end());
+    rows->gradients.assign(gradients.begin(), gradients.end());
+  }
+  return part;
+}
+
+void RowGradientsPool::Return(PushPart part) {
+  absl::MutexLock lock(&mu_);
+  for (PushPart::Entry& entry : part.entries) free_[entry.table].push_back(std::move(entry.rows));
+}
+
+absl::StatusOr<bool> PushAccumulator::IsNew(const v1::PushRequest& request) const {
+  const uint32_t rank = request.context().worker();
+  const Worker& worker = workers_[rank];
+  const auto contradicts = [&](absl::string_view field, const auto& now, const auto& before, absl::string_view whose) {
+    return absl::InvalidArgumentError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ", part ",
+                                                   request.part(), ": ", field, " is ", now, ", but ", whose,
+                                                   " of this step said ", before));
+  };
+  if (worker.parts != 0) {
+    if (worker.parts != request.parts()) {
+      return contradicts("parts", request.parts(), worker.parts, "an earlier part");
+    }
+    if (worker.samples != request.samples()) {
+      return contradicts("samples", request.samples(), worker.samples, "an earlier part");
+    }
+  }
+  if (worker.received.contains(request.part())) return false;
+  if (any_ && learning_rate_factor_ != request.learning_rate_factor()) {
+    return contradicts("learning_rate_factor", request.learning_rate_factor(), learning_rate_factor_, "another push");
+  }
+  if (rows_ + RowsOf(request) > kStepRowsMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ": with ",
+                                                     rows_ + RowsOf(request), " rows in one step, at most ",
+                                                     kStepRowsMax, " are possible; use more servers"));
+  }
+  for (const v1::TableGradients& table : request.tables()) {
+    if (worker.keys.empty()) break;
+    for (const Key key : ViewAs<Key>(table.keys())) {
+      if (!worker.keys.contains({table.table(), key})) continue;
+      return absl::InvalidArgumentError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ", part ",
+                                                     request.part(), ": table \"", spec_.tables[table.table()].name,
+                                                     "\": id ", key, " is in an earlier part of this step as well"));
+    }
+  }
+  return true;
+}
+
+void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
+  Worker& worker = workers_[request.context().worker()];
+  any_ = true;
+  learning_rate_factor_ = request.learning_rate_factor();
+  rows_ += RowsOf(request);
+  worker.parts = request.parts();
+  worker.samples = request.samples();
+  worker.received.insert(request.part());
+  if (request.parts() > 1) {
+    for (const PushPart::Entry& entry : part.entries) {
+      for (const Key key : entry.rows->keys) worker.keys.insert({entry.table, key});
+    }
+  }
+  worker.rows.push_back(std::move(part));
+  if (worker.received.size() == worker.parts) ++complete_workers_;
+}
+
+PushAccumulator::Step PushAccumulator::Take() {
+  Step step;
+  step.learning_rate_factor = learning_rate_factor_;
+  for (Worker& worker : workers_) {
+    step.samples += worker.samples;
+    for (PushPart& part : worker.rows) step.parts.push_back(std::move(part));
+    worker.parts = 0;
+    worker.samples = 0;
+    worker.received.clear();
+    worker.keys.clear();
+    worker.rows.clear();
+  }
+  complete_workers_ = 0;
+  rows_ = 0;
+  any_ = false;
+  return step;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,87 @@
+#ifndef SPARROW_SERVER_PUSH_ACCUMULATOR_H_
+#define SPARROW_SERVER_PUSH_ACCUMULATOR_H_
+
+// What has arrived of the step that is applied next: parts, by worker.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/gradient_sum.h"
+#include "server/job_spec.h"
+#include "sparrow/v1/parameter_server.pb.h"
+
+namespace sparrow {
+
+// The rows of one part, copied out of its request.
+struct PushPart {
+  struct Entry {
+    uint32_t table = 0;
+    std::unique_ptr<RowGradients> rows;
+  };
+  std::vector<Entry> entries;
+};
+
+// RowGradients that are used again, by table, because the tables' sizes differ. Thread-safe.
+class RowGradientsPool {
+ public:
+  explicit RowGradientsPool(size_t tables) : free_(tables) {}
+
+  PushPart CopyPart(const v1::PushRequest& request);  // REQUIRES: CheckPush has passed.
+  void Return(PushPart part);
+
+ private:
+  absl::Mutex mu_;
+  std::vector<std::vector<std::unique_ptr<RowGradients>>> free_ ABSL_GUARDED_BY(mu_);
+};
+
+// Not thread-safe.
+class PushAccumulator {
+ public:
+  // All pushes of one step. Parts are by (rank, arrival).
+  struct Step {
+    uint64_t samples = 0;  // Over all workers.
+    double learning_rate_factor = 1;
+    std::vector<PushPart> parts;
+  };
+
+  explicit PushAccumulator(const JobSpec* spec) : spec_(*spec), workers_(spec->workers) {}
+
+  // Whether the part is new; false for one that has been added before. InvalidArgument if it contradicts what this or
+  // another worker has sent for this step. REQUIRES: CheckPush has passed.
+  absl::StatusOr<bool> IsNew(const v1::PushRequest& request) const;
+
+  // REQUIRES: IsNew(request).
+  void Add(const v1::PushRequest& request, PushPart part);
+
+  bool complete() const { return complete_workers_ == workers_.size(); }
+
+  // Hands the step out and starts the next one.
+  Step Take();
+
+ private:
+  struct Worker {
+    uint32_t parts = 0;  // 0: nothing has come.
+    uint64_t samples = 0;
+    absl::flat_hash_set<uint32_t> received;
+    // By (table, key), kept only if there are several parts: a single one was checked on its own.
+    absl::flat_hash_set<std::pair<uint32_t, Key>> keys;
+    std::vector<PushPart> rows;
+  };
+
+  const JobSpec& spec_;
+  std::vector<Worker> workers_;
+  uint32_t complete_workers_ = 0;
+  uint64_t rows_ = 0;  // Over all workers and tables.
+  bool any_ = false;   // Something has come, and said:
+  double learning_rate_factor_ = 1;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_SERVER_PUSH_ACCUMULATOR_H_

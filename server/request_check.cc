@@ -1,0 +1,188 @@
+#include "server/request_check.h"
+
+#include <google/protobuf/io/coded_stream.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "embedding/apply.h"
+#include "server/parallel_tables.h"
+
+namespace sparrow {
+namespace {
+
+std::string TableName(const JobSpec& spec, uint32_t table) {
+  return absl::StrCat("table \"", spec.tables[table].name, "\"");
+}
+
+absl::Status CheckStepPrefix(const absl::Status& status, absl::string_view what, uint32_t worker, uint64_t step) {
+  return Annotate(status, absl::StrCat(what, " of worker ", worker, ", step ", step));
+}
+
+// Tables by index, each at most once.
+template <typename Entries>
+absl::Status CheckTableIndexes(const JobSpec& spec, const Entries& entries) {
+  if (static_cast<size_t>(entries.size()) > spec.tables.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entries.size(), " tables are given, but the job has ", spec.tables.size(), ", each at most once"));
+  }
+  std::vector<bool> seen(spec.tables.size());
+  for (const auto& entry : entries) {
+    if (entry.table() >= spec.tables.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table ", entry.table(), " is not one of the job's ", spec.tables.size(), " tables"));
+    }
+    if (seen[entry.table()]) return absl::InvalidArgumentError(TableName(spec, entry.table()) + " is given twice");
+    seen[entry.table()] = true;
+    if (entry.keys().size() % sizeof(Key) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": keys of ", entry.keys().size(),
+                                                     " bytes are not a whole number of ", sizeof(Key), "-byte keys"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Unique, within bounds, and of this server.
+absl::Status CheckKeysOfTable(const JobSpec& spec, uint32_t table, std::span<const Key> keys) {
+  if (spec.tables[table].bounded_rows != 0) RETURN_IF_ERROR(CheckKeys(spec.tables[table], keys));
+  // Open addressing at half load; position + 1, so that no key is reserved. One array a thread, which keeps its memory.
+  thread_local std::vector<uint32_t> slots;
+  const size_t size = std::bit_ceil(std::max<size_t>(2 * keys.size(), 16));
+  slots.assign(size, 0);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t hash = Mix64(keys[i]);
+    const uint32_t owner = spec.shards.ServerOf(keys[i]);
+    if (owner != spec.server) {
+      return absl::InvalidArgumentError(absl::StrCat(TableName(spec, table), ": id ", keys[i], " lives on server ",
+                                                     owner, ", but was sent to server ", spec.server));
+    }
+    size_t slot = hash & (size - 1);
+    for (; slots[slot] != 0; slot = (slot + 1) & (size - 1)) {
+      if (keys[slots[slot] - 1] == keys[i]) {
+        return absl::InvalidArgumentError(absl::StrCat(TableName(spec, table), ": id ", keys[i],
+                                                       " is given twice; the ids of a call are unique in each table"));
+      }
+    }
+    slots[slot] = static_cast<uint32_t>(i + 1);
+  }
+  return absl::OkStatus();
+}
+
+// Runs `check` on each entry, on several threads if there is much to do, and returns the error of the first entry.
+template <typename Entries, typename Check>
+absl::Status CheckEntries(const Entries& entries, Check check) {
+  const size_t n = static_cast<size_t>(entries.size());
+  std::vector<absl::Status> results(n);
+  std::vector<int64_t> rows(n);
+  for (size_t i = 0; i < n; ++i) {
+    rows[i] = static_cast<int64_t>(entries[static_cast<int>(i)].keys().size() / sizeof(Key));
+  }
+  ForEachTable(rows, [&](size_t i) { results[i] = check(entries[static_cast<int>(i)]); });
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+absl::Status CheckPushHead(const v1::PushRequest& request) {
+  if (request.parts() == 0 || request.parts() > kPartsMax || request.part() >= request.parts()) {
+    return absl::InvalidArgumentError(absl::StrCat("part ", request.part(), " of ", request.parts(),
+                                                   "; expected part 0 to parts-1 of 1 to ", kPartsMax));
+  }
+  if (request.samples() > kSamplesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(request.samples(), " samples are more than ", kSamplesMax));
+  }
+  if (!std::isfinite(request.learning_rate_factor()) || request.learning_rate_factor() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("learning_rate_factor ", request.learning_rate_factor(), " is not a finite number of at least 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& request) {
+  for (const v1::TableGradients& entry : request.tables()) {
+    const uint64_t rows = entry.keys().size() / sizeof(Key);
+    const uint64_t row_bytes = uint64_t{spec.tables[entry.table()].dim} * sizeof(float);
+    if (entry.gradients().size() / row_bytes != rows || entry.gradients().size() % row_bytes != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": ", entry.gradients().size(),
+                                                     " bytes of gradients for ", rows, " keys, expected ", row_bytes,
+                                                     " bytes for each"));
+    }
+    if (rows != 0 && request.samples() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(TableName(spec, entry.table()), ": ", rows, " row gradients from 0 samples"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request) {
+  RETURN_IF_ERROR(CheckPushHead(request));
+  RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
+  RETURN_IF_ERROR(CheckGradientSizes(spec, request));
+  return CheckEntries(request.tables(), [&spec](const v1::TableGradients& entry) {
+    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
+    RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
+    return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(entry.gradients()), 1);
+  });
+}
+
+absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
+  RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
+  const uint64_t bytes = PullResponseBytes(spec, request);
+  if (bytes > message_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("the answer would take ", bytes, " bytes, a message is at most ",
+                                                   message_bytes_max, "; ask for fewer keys in a call"));
+  }
+  return CheckEntries(request.tables(), [&spec](const v1::TableKeys& entry) {
+    return CheckKeysOfTable(spec, entry.table(), ViewAs<Key>(entry.keys()));
+  });
+}
+
+}  // namespace
+
+absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context) {
+  if (context.epoch() != spec.epoch) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", spec.job_id, ": the call is of epoch ", context.epoch(),
+                                                      ", the job is open here in epoch ", spec.epoch));
+  }
+  if (context.fingerprint() != spec.fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", spec.job_id, ": the call is of a configuration with fingerprint ", context.fingerprint(),
+                     ", the job was opened with ", spec.fingerprint));
+  }
+  if (context.worker() >= spec.workers) {
+    return absl::InvalidArgumentError(absl::StrCat("job ", spec.job_id, ": worker ", context.worker(),
+                                                   " is not one of ", spec.workers, " (0 to ", spec.workers - 1, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
+  return CheckStepPrefix(CheckPullBody(spec, request, message_bytes_max), "pull", request.context().worker(),
+                         request.step());
+}
+
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request) {
+  return CheckStepPrefix(CheckPushBody(spec, request), "push", request.context().worker(), request.step());
+}
+
+uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request) {
+  using google::protobuf::io::CodedOutputStream;
+  const auto varint = [](uint64_t value) -> uint64_t {  // With its one-byte tag; 0 is not written.
+    return value == 0 ? 0 : 1 + CodedOutputStream::VarintSize64(value);
+  };
+  uint64_t total = varint(request.step());
+  for (const v1::TableKeys& entry : request.tables()) {
+    const uint64_t rows = entry.keys().size() / sizeof(Key) * spec.tables[entry.table()].dim * sizeof(float);
+    const uint64_t message = varint(entry.table()) + varint(spec.tables[entry.table()].dim) + varint(rows) + rows;
+    total += 1 + CodedOutputStream::VarintSize64(message) + message;
+  }
+  return total;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,46 @@
+#ifndef SPARROW_SERVER_REQUEST_CHECK_H_
+#define SPARROW_SERVER_REQUEST_CHECK_H_
+
+// Whole pulls and pushes, checked before a row is touched. An error says which worker, step, table and id is wrong.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "server/job_spec.h"
+#include "sparrow/v1/parameter_server.pb.h"
+
+namespace sparrow {
+
+inline constexpr uint32_t kPartsMax = 1 << 16;
+inline constexpr uint64_t kSamplesMax = uint64_t{1} << 32;  // Of one worker in one step.
+
+// That the call is from a worker of this job, epoch and configuration. FailedPrecondition, or InvalidArgument for the
+// rank.
+absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context);
+
+// Tables known and named once; keys whole, unique, of this server, within bounds; the answer, `message_bytes_max` bytes
+// at most, encoded. InvalidArgument, or OutOfRange for an id outside a bounded table.
+absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max);
+
+// The same for keys; a gradient for each, finite and at most kGradientMax (embedding/apply.h); part, samples and factor
+// sensible.
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request);
+
+// The bytes that a pull's answer takes when encoded.
+uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request);
+
+// A `bytes` field as numbers. REQUIRES: its size is a multiple of sizeof(T). The memory of a std::string is aligned for
+// 8 bytes, heap or not.
+template <typename T>
+std::span<const T> ViewAs(const std::string& bytes) {
+  CHECK_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % alignof(T), 0u);
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+}  // namespace sparrow
+
+#endif  // SPARROW_SERVER_REQUEST_CHECK_H_
