@@ -37,7 +37,7 @@ struct ClickLogOptions {
   uint64_t rows = 0;
   std::string out;         // Compressed if it ends in .gz.
   uint64_t test_rows = 0;  // Follow the others in the same world; 0: none.
-  std::string test_out;
+  std::string test_out = "";
   uint64_t seed = 1;
 };
 
