@@ -191,12 +191,14 @@ TEST(GlooCollective, MemberThatNeverComesIsAnErrorWithinTheConnectTimeout) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
 }
 
-TEST(GlooCollective, UnknownHostIsNamed) {
-  MapStore store;
-  const auto collective = MakeGlooCollective(
-      {.rank = 0, .size = 2, .host = "no-such-host.invalid", .connect_timeout = absl::Milliseconds(300)}, &store);
-  EXPECT_EQ(collective.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(collective.status().message()), HasSubstr("no-such-host.invalid"));
+TEST(GlooCollective, HostThatIsNotThisMachineIsNamed) {
+  for (const std::string host : {"no-such-host.invalid", "192.0.2.1", ""}) {
+    MapStore store;
+    const auto collective =
+        MakeGlooCollective({.rank = 0, .size = 2, .host = host, .connect_timeout = absl::Milliseconds(300)}, &store);
+    EXPECT_EQ(collective.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(collective.status().message()), HasSubstr("at host \"" + host + "\" could not join"));
+  }
 }
 
 TEST(LocalCollective, IsTheIdentity) {

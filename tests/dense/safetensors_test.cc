@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "base/file.h"
@@ -33,13 +34,16 @@ class Safetensors : public ::testing::Test {
     return ReadRaw(std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(data_bytes, '\1'));
   }
   absl::Status ReadRaw(const std::string& bytes) {
-    EXPECT_TRUE(WriteFileAtomically(path_, bytes).ok());
+    Write(bytes);
     const absl::Status status = ReadSafetensors(path_).status();
     if (!status.ok()) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
     }
     return status;
   }
+
+  // Without the syncs of an atomic write, which take most of the time of a test with many files.
+  void Write(const std::string& bytes) { std::ofstream(path_, std::ios::binary) << bytes; }
 
   std::filesystem::path directory_;
   std::string path_;
@@ -111,7 +115,7 @@ TEST_F(Safetensors, AnyFlippedHeaderByteIsAnErrorOrAnotherValidFile) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = file;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
-      ASSERT_TRUE(WriteFileAtomically(path_, damaged).ok());
+      Write(damaged);
       const auto loaded = ReadSafetensors(path_);
       if (!loaded.ok()) continue;
       for (const auto& [name, tensor] : loaded->tensors) {
