@@ -43,6 +43,10 @@ class Worker {
   // Seconds at most. Idempotent.
   virtual void Stop() = 0;
 
+  virtual std::string member_id() const = 0;               // "worker-3"; changes when a lost lease is renewed.
+  virtual const std::string& coordinator() const = 0;      // For messages.
+  virtual const std::string& metrics_address() const = 0;  // As bound, or empty.
+
   // Waits until the worker has ended by itself: its lease was lost and the coordinator stays away (an error that says
   // so), or Stop (OK).
   virtual absl::Status WaitUntilStopped() = 0;

@@ -1,0 +1,292 @@
+#include "worker/checkpoint.h"
+
+#include <google/protobuf/text_format.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "dense/safetensors.h"
+
+namespace sparrow {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The complete checkpoints directly inside `directory`, by name.
+std::vector<std::string> CheckpointsInside(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (fs::exists(entry->path() / kManifestName, ignored)) names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Keeps the first difference that is reported to it.
+class FirstDifference final : public google::protobuf::util::MessageDifferencer::Reporter {
+ public:
+  using Path = std::vector<google::protobuf::util::MessageDifferencer::SpecificField>;
+  using Message = google::protobuf::Message;
+
+  void ReportAdded(const Message& /*saved*/, const Message& job, const Path& path) override {
+    Keep(path, "not set", Value(job, path, /*left=*/false));
+  }
+  void ReportDeleted(const Message& saved, const Message& /*job*/, const Path& path) override {
+    Keep(path, Value(saved, path, /*left=*/true), "not set");
+  }
+  void ReportModified(const Message& saved, const Message& job, const Path& path) override {
+    Keep(path, Value(saved, path, true), Value(job, path, false));
+  }
+
+  bool found() const { return !field_.empty(); }
+  const std::string& field() const { return field_; }
+  const std::string& saved() const { return saved_; }
+  const std::string& job() const { return job_; }
+
+ private:
+  void Keep(const Path& path, const std::string& saved, const std::string& job) {
+    if (found()) return;
+    field_ = absl::StrJoin(path, ".", [](std::string* out, const auto& part) {
+      absl::StrAppend(out, std::string(part.field->name()));
+      if (part.field->is_repeated()) absl::StrAppend(out, "[", std::max(part.index, part.new_index), "]");
+    });
+    saved_ = saved;
+    job_ = job;
+  }
+  // Of the last field of the path, which `parent` holds.
+  static std::string Value(const Message& parent, const Path& path, bool left) {
+    const auto& part = path.back();
+    const int index = part.field->is_repeated() ? (left ? part.index : part.new_index) : -1;
+    google::protobuf::TextFormat::Printer printer;
+    printer.SetSingleLineMode(true);
+    std::string text;
+    printer.PrintFieldValueToString(parent, part.field, index, &text);
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    return part.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE
+               ? absl::StrCat("{ ", text, text.empty() ? "}" : " }")
+               : text;
+  }
+
+  std::string field_;
+  std::string saved_;
+  std::string job_;
+};
+
+// The part of a job that gives saved rows and weights their meaning. Where files are and how they are delimited is
+// free.
+v1::Job MeaningOf(const v1::Job& job) {
+  v1::Job meaning;
+  *meaning.mutable_tables() = job.tables();
+  *meaning.mutable_features() = job.features();
+  *meaning.mutable_model() = job.model();
+  meaning.mutable_train()->set_seed(job.train().seed());
+  v1::DataConfig* data = meaning.mutable_data();
+  data->set_dense_transform(job.data().dense_transform());
+  switch (job.data().format_case()) {
+    case v1::DataConfig::kText:
+      // Which numbers come in which order, and how ids are read.
+      data->mutable_text();
+      for (const v1::Column& column : job.data().text().columns()) {
+        if (column.has_dense()) *data->mutable_text()->add_columns() = column;
+      }
+      for (const v1::Column& column : job.data().text().columns()) {
+        if (!column.has_categorical()) continue;
+        v1::Column* kept = data->mutable_text()->add_columns();
+        kept->set_name(column.name());
+        kept->mutable_categorical()->set_ids(column.categorical().ids());
+      }
+      break;
+    case v1::DataConfig::kCriteo:
+      data->mutable_criteo();
+      break;
+    case v1::DataConfig::kSlots:
+      data->mutable_slots();
+      break;
+    case v1::DataConfig::kDlrmNpy:
+      *data->mutable_dlrm_npy() = job.data().dlrm_npy();
+      break;
+    case v1::DataConfig::FORMAT_NOT_SET:
+      break;
+  }
+  return meaning;
+}
+
+absl::Status VerifyFile(const std::string& directory, const v1::SavedFile& file) {
+  ASSIGN_OR_RETURN(const std::string path, ResolveUnder(directory, file.name()));
+  const absl::StatusOr<FileDigest> digest = DigestFile(path);
+  if (!digest.ok()) {
+    return absl::DataLossError(absl::StrCat("checkpoint file ", path, " cannot be read: ", digest.status().message(),
+                                            "; use another checkpoint"));
+  }
+  if (digest->bytes != file.bytes()) {
+    return absl::DataLossError(absl::StrCat("checkpoint file ", path, " has ", digest->bytes,
+                                            " bytes, but its manifest says ", file.bytes(),
+                                            "; use another checkpoint"));
+  }
+  if (digest->crc32 != file.crc32()) {
+    return absl::DataLossError(absl::StrCat(
+        "checkpoint file ", path, " has CRC-32 ", absl::Hex(digest->crc32, absl::kZeroPad8), ", but its manifest says ",
+        absl::Hex(file.crc32(), absl::kZeroPad8), ": its contents are damaged; use another checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
+std::string StateTensorName(const std::string& state, const std::string& parameter) {
+  return absl::StrCat("optimizer.", state, ".", parameter);
+}
+
+absl::Status CopyTensor(const LoadedSafetensors& loaded, const std::string& path, const std::string& name,
+                        const Parameter& parameter, std::span<float> flat) {
+  const auto found = loaded.tensors.find(name);
+  if (found == loaded.tensors.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " has no tensor \"", name, "\", which this model and optimizer need"));
+  }
+  if (found->second.shape != parameter.shape) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": tensor \"", name, "\" has shape [", absl::StrJoin(found->second.shape, ","),
+                     "], but the model needs [", absl::StrJoin(parameter.shape, ","), "]"));
+  }
+  std::copy(found->second.values.begin(), found->second.values.end(), flat.begin() + parameter.offset);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::string& path) {
+  Checkpoint checkpoint;
+  ASSIGN_OR_RETURN(checkpoint.directory, ResolveUnder(root, path));
+  std::error_code ignored;
+  const std::string manifest_path = absl::StrCat(checkpoint.directory, "/", kManifestName);
+  if (!fs::is_directory(checkpoint.directory, ignored)) {
+    return absl::NotFoundError(absl::StrCat("no checkpoint at ", checkpoint.directory,
+                                            ": there is no such directory; checkpoints are in ", root));
+  }
+  if (!fs::exists(manifest_path, ignored)) {
+    const std::vector<std::string> inside = CheckpointsInside(checkpoint.directory);
+    return absl::NotFoundError(
+        absl::StrCat(checkpoint.directory, " is not a complete checkpoint: it has no ", kManifestName,
+                     inside.empty() ? std::string("; use another one")
+                                    : absl::StrCat("; it holds ", absl::StrJoin(inside, ", "), ": name one")));
+  }
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(manifest_path));
+  if (!google::protobuf::TextFormat::ParseFromString(text, &checkpoint.manifest)) {
+    return absl::DataLossError(absl::StrCat(manifest_path, " is not a manifest that this version can read"));
+  }
+  if (checkpoint.manifest.format() != kCheckpointFormat) {
+    return absl::FailedPreconditionError(absl::StrCat(manifest_path, " has format ", checkpoint.manifest.format(),
+                                                      ", but this version reads format ", kCheckpointFormat));
+  }
+  return checkpoint;
+}
+
+absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files) {
+  RETURN_IF_ERROR(VerifyFile(checkpoint.directory, checkpoint.manifest.dense()));
+  if (files == CheckpointFiles::kDense) return absl::OkStatus();
+  for (const v1::SavedFile& file : checkpoint.manifest.files()) {
+    RETURN_IF_ERROR(VerifyFile(checkpoint.directory, file));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job) {
+  FirstDifference difference;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.set_message_field_comparison(google::protobuf::util::MessageDifferencer::EQUIVALENT);
+  differencer.ReportDifferencesTo(&difference);
+  const v1::Job saved = MeaningOf(checkpoint.manifest.job());
+  if (differencer.Compare(saved, MeaningOf(job))) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job does not fit checkpoint ", checkpoint.directory, ": ", difference.field(), " is ", difference.saved(),
+      " in the checkpoint and ", difference.job(), " in the job; make them equal, or start without the checkpoint"));
+}
+
+absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer) {
+  ASSIGN_OR_RETURN(const std::string path, ResolveUnder(checkpoint.directory, checkpoint.manifest.dense().name()));
+  ASSIGN_OR_RETURN(const LoadedSafetensors loaded, ReadSafetensors(path));
+  for (const Parameter& parameter : model->parameters()) {
+    RETURN_IF_ERROR(CopyTensor(loaded, path, parameter.name, parameter, model->weights()));
+  }
+  if (optimizer == nullptr) return absl::OkStatus();
+  size_t used = model->parameters().size();
+  for (const DenseOptimizer::State& state : optimizer->states()) {
+    for (const Parameter& parameter : model->parameters()) {
+      RETURN_IF_ERROR(CopyTensor(loaded, path, StateTensorName(state.name, parameter.name), parameter, state.values));
+      ++used;
+    }
+  }
+  if (used != loaded.tensors.size()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " has ", loaded.tensors.size(),
+                                                      " tensors, but the model and train.optimizer use ", used,
+                                                      ": was it trained with another optimizer?"));
+  }
+  const auto updates = loaded.metadata.find("updates");
+  uint64_t count = 0;
+  if (updates == loaded.metadata.end() || !absl::SimpleAtoi(updates->second, &count)) {
+    return absl::DataLossError(absl::StrCat(path, ": its metadata has no number \"updates\""));
+  }
+  optimizer->set_updates(count);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
+                                                      const std::string& job_id, uint64_t step) {
+  for (int attempt = 1;; ++attempt) {
+    const std::string relative =
+        absl::StrCat(job_name, "-", job_id, attempt == 1 ? std::string() : absl::StrCat(".", attempt), "/step-", step);
+    const fs::path directory = fs::path(root) / relative;
+    RETURN_IF_ERROR(MakeDirectories(directory.parent_path().string()));
+    std::error_code error;
+    if (fs::create_directory(directory, error)) return relative;
+    if (error) return ErrnoStatus(error.value(), "create the directory", directory.string());
+  }
+}
+
+absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer) {
+  std::vector<NamedTensor> tensors;
+  for (const Parameter& parameter : model.parameters()) {
+    tensors.push_back({parameter.name, parameter.shape, model.weights().subspan(parameter.offset, parameter.size)});
+  }
+  for (const DenseOptimizer::State& state : optimizer->states()) {
+    for (const Parameter& parameter : model.parameters()) {
+      tensors.push_back({StateTensorName(state.name, parameter.name), parameter.shape,
+                         state.values.subspan(parameter.offset, parameter.size)});
+    }
+  }
+  const std::string path = absl::StrCat(directory, "/", kDenseFileName);
+  RETURN_IF_ERROR(WriteSafetensors(path, tensors, {{"updates", absl::StrCat(optimizer->updates())}}));
+  ASSIGN_OR_RETURN(const FileDigest digest, DigestFile(path));
+  v1::SavedFile file;
+  file.set_name(kDenseFileName);
+  file.set_bytes(digest.bytes);
+  file.set_crc32(digest.crc32);
+  return file;
+}
+
+absl::Status WriteManifest(const std::string& directory, const v1::Manifest& manifest) {
+  std::string text;
+  if (!google::protobuf::TextFormat::PrintToString(manifest, &text)) {
+    return absl::InternalError("the manifest cannot be printed");
+  }
+  return WriteFileAtomically(absl::StrCat(directory, "/", kManifestName), text);
+}
+
+absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute) {
+  ASSIGN_OR_RETURN(const std::string resolved_root, ResolveUnder(root, "."));
+  return fs::path(absolute).lexically_relative(resolved_root).string();
+}
+
+}  // namespace sparrow

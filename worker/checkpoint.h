@@ -1,0 +1,61 @@
+#ifndef SPARROW_WORKER_CHECKPOINT_H_
+#define SPARROW_WORKER_CHECKPOINT_H_
+
+// A checkpoint as files: CHECKPOINT_ROOT/<job name>-<job id>/step-<N>/ with the servers' table files,
+// dense.safetensors, and MANIFEST.textproto (proto/sparrow/v1/checkpoint.proto), which is written last and by rename: a
+// directory without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's
+// state as "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dense/dense_optimizer.h"
+#include "dense/model.h"
+#include "sparrow/v1/checkpoint.pb.h"
+
+namespace sparrow {
+
+inline constexpr char kManifestName[] = "MANIFEST.textproto";
+inline constexpr char kDenseFileName[] = "dense.safetensors";
+inline constexpr uint32_t kCheckpointFormat = 1;
+
+struct Checkpoint {
+  std::string directory;  // Absolute.
+  v1::Manifest manifest;
+};
+
+// Opens the checkpoint in `path`, relative to `root` or absolute under it. NotFound says what is missing and, where
+// `path` holds checkpoints, names them; DataLoss: a manifest that cannot be read.
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::string& path);
+
+// That the files are there with the sizes and, with `contents`, the CRC-32 of the manifest. DataLoss names the file and
+// both values. DENSE: the dense file alone.
+enum class CheckpointFiles { kAll, kDense };
+absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files);
+
+// That the checkpoint's rows and weights mean the same in `job`: equal tables, features, model and seed, and data
+// columns read alike. FailedPrecondition names the first field that differs and both values.
+absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job);
+
+// Puts the dense parameters into `model` and, unless it is null, the state into `optimizer`. FailedPrecondition names a
+// tensor that is missing, unexpected, or of another shape.
+absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer);
+
+// Makes the directory of a new checkpoint under `root` and returns its path relative to it. A directory that is there
+// is never used again: a dot and a number are put after the job id.
+absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
+                                                      const std::string& job_id, uint64_t step);
+
+// Writes dense.safetensors into `directory`.
+absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer);
+
+// Completes the checkpoint.
+absl::Status WriteManifest(const std::string& directory, const v1::Manifest& manifest);
+
+// `absolute` relative to `root`. REQUIRES: it came from OpenCheckpoint with this root.
+absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_CHECKPOINT_H_

@@ -1,0 +1,20 @@
+#ifndef SPARROW_WORKER_JOB_CHECK_H_
+#define SPARROW_WORKER_JOB_CHECK_H_
+
+#include "absl/status/status.h"
+#include "sparrow/v1/job.pb.h"
+
+namespace sparrow {
+
+inline constexpr uint32_t kBatchRowsMax = 1 << 24;
+
+// Checks a whole job without touching a file: names, what refers to what, sizes, data schema, model against tables,
+// optimizers, schedule. InvalidArgument names the field by its path, its value, and the remedy, in one line. What
+// passes here can still fail on its data.
+//
+// train.epochs 0 is a job that only evaluates: it needs data.test, and data.train may be left out.
+absl::Status ValidateJob(const v1::Job& job);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_JOB_CHECK_H_

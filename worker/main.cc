@@ -1,0 +1,81 @@
+// sparrow-worker: joins a coordinator and trains what it is given.
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/metrics.h"
+#include "base/options.h"
+#include "base/shutdown.h"
+#include "worker/worker.h"
+
+namespace {
+
+// The worker that a signal stops; before there is one, a signal ends the process.
+struct Running {
+  absl::Mutex mu;
+  sparrow::Worker* worker ABSL_GUARDED_BY(mu) = nullptr;
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "sparrow-worker: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  static Running running;
+  sparrow::InstallShutdownHandler([](int) {
+    absl::MutexLock lock(&running.mu);
+    if (running.worker == nullptr) std::_Exit(0);
+    running.worker->Stop();
+  });
+
+  sparrow::WorkerOptions options;
+  const std::vector<sparrow::Option> flags = {
+      {"coordinator", &options.coordinator, "HOST:PORT of the coordinator.", /*required=*/true},
+      {"device", &options.device, "What trains: cpu. (cuda:N comes with a later version.)"},
+      {"data_root", &options.data_root, "Directory under which a job's input files lie; others are refused."},
+      {"checkpoint_root", &options.checkpoint_root,
+       "Directory for checkpoints: the same shared one for all servers and workers."},
+      {"host", &options.host,
+       "Address of this machine for the other workers. Default: the one that reaches the coordinator."},
+      {"metrics", &options.metrics, "HOST:PORT at which /metrics is served; port 0 picks one. Default: not served."},
+  };
+  const sparrow::Usage usage = {
+      .program = "sparrow-worker",
+      .positional = "",
+      .summary = "Joins a Sparrow cluster and trains the jobs that it is given, until a signal ends it.",
+      .examples = "  sparrow-worker --coordinator 10.0.0.1:7070 --data-root /data\n"};
+  const auto parsed = sparrow::ParseArguments({argv + 1, argv + argc}, flags);
+  if (!parsed.ok()) return Fail(parsed.status());
+  if (parsed->help) {
+    std::fputs(sparrow::HelpText(usage, flags).c_str(), stdout);
+    return 0;
+  }
+  if (!parsed->positional.empty()) {
+    return Fail(
+        absl::InvalidArgumentError("unexpected argument \"" + parsed->positional[0] + "\"; --help lists the flags"));
+  }
+
+  sparrow::Metrics metrics;
+  absl::StatusOr<std::unique_ptr<sparrow::Worker>> worker = sparrow::Worker::Start(options, &metrics);
+  if (!worker.ok()) return Fail(worker.status());
+  std::printf("sparrow-worker joined %s as %s\n", (*worker)->coordinator().c_str(), (*worker)->member_id().c_str());
+  if (!options.metrics.empty()) std::printf("metrics on %s\n", (*worker)->metrics_address().c_str());
+  std::fflush(stdout);
+  {
+    absl::MutexLock lock(&running.mu);
+    running.worker = worker->get();
+  }
+  const absl::Status ended = (*worker)->WaitUntilStopped();
+  absl::MutexLock lock(&running.mu);  // Until a signal's Stop has returned.
+  running.worker = nullptr;
+  (*worker)->Stop();
+  return ended.ok() ? 0 : Fail(ended);
+}

@@ -1,0 +1,94 @@
+#ifndef SPARROW_WORKER_METRICS_H_
+#define SPARROW_WORKER_METRICS_H_
+
+// Every metric of sparrow-worker, and what a rise of it means.
+
+#include <array>
+#include <cstddef>
+
+#include "base/metrics.h"
+
+namespace sparrow {
+
+// Where the time of a step goes, in the order of a step.
+enum class StepPart { kLoad, kPull, kForward, kBackward, kPush, kAllReduce, kOptimizer };
+inline constexpr size_t kStepParts = 7;
+inline constexpr std::array<const char*, kStepParts> kStepPartNames = {"load", "pull",      "forward",  "backward",
+                                                                       "push", "allreduce", "optimizer"};
+
+// Handles; valid as long as the Metrics they came from. Workers of one process that share a Metrics add up.
+struct WorkerMetrics {
+  explicit WorkerMetrics(Metrics* metrics)
+      : samples(metrics->AddCounter("sparrow_worker_samples_total",
+                                    "Samples that this worker has trained; the rise per second is its throughput.")),
+        steps(metrics->AddCounter("sparrow_worker_steps_total",
+                                  "Training steps done; a rise that stops while a job runs means that it hangs.")),
+        loss(metrics->AddGauge("sparrow_worker_loss",
+                               "Mean loss of the last global batch; a lasting rise means that training diverges.")),
+        rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
+                                      "Rows of input that this worker has read, skipped ones included.")),
+        rows_skipped(
+            metrics->AddCounter("sparrow_worker_rows_skipped_total",
+                                "Rows of input left out because they do not fit the schema; a rise means bad input.")),
+        input_bytes(metrics->AddCounter("sparrow_worker_input_bytes_total",
+                                        "Bytes of input read from files, compressed as they are.")),
+        rows_pulled(metrics->AddCounter("sparrow_worker_rows_pulled_total",
+                                        "Unique rows fetched from parameter servers, evaluation included.")),
+        rows_pushed(
+            metrics->AddCounter("sparrow_worker_rows_pushed_total", "Unique row gradients sent to parameter servers.")),
+        pull_bytes(metrics->AddCounter("sparrow_worker_pull_bytes_total", "Bytes of keys and rows of all pulls.")),
+        push_bytes(
+            metrics->AddCounter("sparrow_worker_push_bytes_total", "Bytes of keys and gradients of all pushes.")),
+        eval_auc(metrics->AddGauge(
+            "sparrow_worker_eval_auc",
+            "AUC of the last evaluation (rank 0; unchanged where undefined); a fall means a worse model.")),
+        eval_logloss(metrics->AddGauge("sparrow_worker_eval_logloss",
+                                       "Logloss of the last evaluation (rank 0); a rise means a worse model.")),
+        evaluations(metrics->AddCounter("sparrow_worker_evaluations_total", "Evaluations finished.")),
+        eval_seconds(metrics->AddHistogram("sparrow_worker_eval_seconds",
+                                           "Seconds of one evaluation; training stands still meanwhile.")),
+        checkpoint_seconds(
+            metrics->AddHistogram("sparrow_worker_checkpoint_seconds", "Seconds to write one checkpoint (rank 0).")),
+        job_running(metrics->AddGauge("sparrow_worker_job_running", "Jobs that this worker runs now: 0 or 1.")),
+        jobs_succeeded(AddJobs(metrics, "succeeded")),
+        jobs_failed(AddJobs(metrics, "failed")),
+        jobs_stopped(AddJobs(metrics, "stopped")) {
+    for (size_t part = 0; part < kStepParts; ++part) {
+      step_seconds[part] = metrics->AddHistogram(
+          "sparrow_worker_step_seconds",
+          "Seconds of each part of a step on the training thread; the part that grows is the one that binds.",
+          {{"part", kStepPartNames[part]}});
+    }
+  }
+
+  Counter samples;
+  Counter steps;
+  Gauge loss;
+  Counter rows_read;
+  Counter rows_skipped;
+  Counter input_bytes;
+  Counter rows_pulled;
+  Counter rows_pushed;
+  Counter pull_bytes;
+  Counter push_bytes;
+  Gauge eval_auc;
+  Gauge eval_logloss;
+  Counter evaluations;
+  Histogram eval_seconds;
+  Histogram checkpoint_seconds;
+  Gauge job_running;
+  Counter jobs_succeeded;
+  Counter jobs_failed;
+  Counter jobs_stopped;
+  std::array<Histogram, kStepParts> step_seconds;
+
+ private:
+  static Counter AddJobs(Metrics* metrics, const char* end) {
+    return metrics->AddCounter("sparrow_worker_jobs_total", "Jobs that have ended on this worker, by how.",
+                               {{"end", end}});
+  }
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_METRICS_H_

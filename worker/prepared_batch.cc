@@ -1,0 +1,40 @@
+#include "worker/prepared_batch.h"
+
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace sparrow {
+
+Bags PreparedBatch::bags(const JobLayout& layout, uint32_t feature) const {
+  const SparseFeature& sparse = batch.features[feature];
+  return {.offsets = sparse.offsets,
+          .index = index[feature],
+          .weights = sparse.weights,
+          .pooling = layout.features[feature].pooling};
+}
+
+absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, PreparedBatch* prepared) {
+  prepared->tables.resize(layout.tables.size());
+  prepared->index.resize(layout.features.size());
+  std::vector<std::span<const Key>> keys;
+  for (size_t t = 0; t < layout.tables.size(); ++t) {
+    Dedup* dedup = &prepared->tables[t];
+    dedup->Clear();
+    for (const uint32_t f : layout.tables[t].features) {
+      const SparseFeature& sparse = prepared->batch.features[f];
+      prepared->index[f].resize(sparse.ids.size());
+      dedup->Add(sparse.ids, std::span<uint32_t>(prepared->index[f]));
+    }
+    keys.push_back(dedup->unique());
+  }
+  for (uint32_t f = 0; f < layout.features.size(); ++f) {
+    RETURN_IF_ERROR(Annotate(CheckBags(prepared->bags(layout, f), keys[layout.features[f].table].size()),
+                             absl::StrCat("feature \"", layout.features[f].name, "\"")));
+  }
+  client.Partition(keys, &prepared->partition);
+  return absl::OkStatus();
+}
+
+}  // namespace sparrow

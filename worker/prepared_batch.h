@@ -1,0 +1,34 @@
+#ifndef SPARROW_WORKER_PREPARED_BATCH_H_
+#define SPARROW_WORKER_PREPARED_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "embedding/bag.h"
+#include "embedding/dedup.h"
+#include "worker/batch.h"
+#include "worker/job_layout.h"
+#include "worker/key_partition.h"
+#include "worker/ps_client.h"
+
+namespace sparrow {
+
+// A batch made ready for its step: which rows it needs, each once, and where they live. Reusable.
+struct PreparedBatch {
+  Batch batch;
+  std::vector<Dedup> tables;  // Unique keys of each table, over all features that read it.
+  std::vector<std::vector<uint32_t>>
+      index;  // [features][look-ups]: position of the look-up's key in its table's unique().
+  KeyPartition partition;
+
+  // Views; valid until the batch changes.
+  Bags bags(const JobLayout& layout, uint32_t feature) const;
+};
+
+// Fills everything but `batch` from it. InvalidArgument names the feature whose bags are malformed.
+absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, PreparedBatch* prepared);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_PREPARED_BATCH_H_

@@ -1,0 +1,128 @@
+#ifndef SPARROW_WORKER_PS_CLIENT_H_
+#define SPARROW_WORKER_PS_CLIENT_H_
+
+// A worker's end of the data plane: one job's rows on all parameter servers, as if they were one table store.
+//
+// Every call is repeated while its server is Unavailable, within a limit: pulls are reads, and a server applies each
+// part of a push once, whoever repeats it. Errors name the server's number and address, and are final: the transports
+// are cancelled with them, because the job is over.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "embedding/partition.h"
+#include "sparrow/v1/parameter_server.pb.h"
+#include "worker/call_set.h"
+#include "worker/key_partition.h"
+#include "worker/ps_transport.h"
+
+namespace sparrow {
+
+struct PsClientOptions {
+  // Behaviour.
+  v1::CallContext context;                          // Goes with every call.
+  std::vector<uint32_t> dims;                       // Of each table.
+  absl::Duration open_timeout = absl::Hours(1);     // A restore reads a checkpoint.
+  absl::Duration pull_timeout = absl::Minutes(10);  // A pull waits for the other workers' step.
+  absl::Duration push_timeout = absl::Minutes(10);
+  absl::Duration save_timeout = absl::Hours(1);
+  absl::Duration close_timeout = absl::Seconds(5);
+  absl::Duration unavailable_timeout = absl::Seconds(10);  // A server that is not there for this long is given up.
+
+  // Performance.
+  uint64_t chunk_bytes = 8 << 20;  // Keys and rows in one message; at most kChunkBytesMax.
+};
+
+// Leaves room under kMessageBytesMax for what a message holds besides keys and rows.
+inline constexpr uint64_t kChunkBytesMax = 56 << 20;
+
+class PsPull;
+class PsPush;
+
+// Cancel is thread-safe; the rest is for one thread.
+class PsClient {
+ public:
+  // servers[i] is entry i of the shard map. REQUIRES: servers.size() == shards.servers();
+  // 0 < chunk_bytes <= kChunkBytesMax.
+  PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers);
+
+  // Opens the job on every server. `request` holds everything but context, shard map and server, which are filled in.
+  // Returns the rows that the servers hold, a table each.
+  absl::StatusOr<std::vector<uint64_t>> OpenJob(const v1::OpenJobRequest& request);
+  // Every server writes its rows to `directory`, as of exactly `step` steps.
+  absl::StatusOr<std::vector<v1::SavedFile>> SaveTables(const std::string& directory, uint64_t step);
+  absl::Status CloseJob();
+
+  // Cuts the unique keys of a step (a span for each table) into messages; see KeyPartition::Build. Thread-safe.
+  void Partition(std::span<const std::span<const Key>> keys, KeyPartition* partition) const;
+
+  // Ends every call in flight with Cancelled, and every later one. Thread-safe.
+  void Cancel();
+
+  const ShardAssignment& shards() const { return shards_; }
+  const PsClientOptions& options() const { return options_; }
+
+ private:
+  friend class PsPull;
+  friend class PsPush;
+
+  const PsClientOptions options_;
+  const ShardAssignment shards_;
+  std::vector<PsServer> servers_;
+};
+
+// The rows of one step, on their way. Reusable; one at a time. The client outlives it.
+class PsPull {
+ public:
+  explicit PsPull(PsClient* client);
+
+  // Asks for the rows as they are after `step` steps. create: absent rows come to be; else this is a look
+  // (evaluation). `partition` stays as it is until Finish.
+  void Start(uint64_t step, bool create, const KeyPartition* partition);
+  // Waits, and writes row i of table t, that of keys(t)[i], to rows[t][i * dim ...].
+  // REQUIRES: Start; rows[t].size() == keys(t).size() * dim.
+  absl::Status Finish(std::span<const std::span<float>> rows /*[tables]*/);
+
+  uint64_t bytes() const { return bytes_; }  // Of keys and rows in the last pull.
+
+ private:
+  PsClient* const client_;
+  const KeyPartition* partition_ = nullptr;
+  std::vector<uint32_t> chunks_;  // Call -> chunk: those that hold keys.
+  uint64_t bytes_ = 0;
+  CallSet<v1::PullRequest, v1::PullResponse> calls_;
+};
+
+// The row gradients of one step, on their way. Reusable; one at a time. The client outlives it.
+class PsPush {
+ public:
+  explicit PsPush(PsClient* client);
+
+  struct Step {
+    uint64_t step = 0;
+    uint64_t samples = 0;  // Of this worker.
+    double learning_rate_factor = 1;
+  };
+  // Sends gradients[t], sums over this worker's samples for keys(t), to the servers of the keys; a server without a key
+  // gets an empty part. The gradients are copied before this returns.
+  // REQUIRES: gradients[t].size() == keys(t).size() * dim.
+  void Start(const Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients);
+  // Waits until every server has taken its parts. REQUIRES: Start.
+  absl::Status Finish();
+
+  uint64_t bytes() const { return bytes_; }  // Of keys and gradients in the last push.
+
+ private:
+  PsClient* const client_;
+  uint64_t bytes_ = 0;
+  CallSet<v1::PushRequest, v1::PushResponse> calls_;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_PS_CLIENT_H_

@@ -1,0 +1,32 @@
+#ifndef SPARROW_WORKER_TASK_RUNNER_H_
+#define SPARROW_WORKER_TASK_RUNNER_H_
+
+#include <string>
+
+#include "coordinator/link.h"
+#include "sparrow/v1/coordinator.pb.h"
+#include "worker/metrics.h"
+#include "worker/ps_transport.h"
+#include "worker/stop_signal.h"
+
+namespace sparrow {
+
+// What every task of a worker is run with. All pointers outlive the tasks.
+struct TaskEnvironment {
+  CoordinatorLink* link;
+  PsTransportFactory transport_factory;
+  std::string data_root;
+  std::string checkpoint_root;
+  std::string host;
+  const WorkerMetrics* metrics;
+  Cancellation* leaving;  // The worker leaves the coordinator: nothing is reported any more.
+};
+
+// Runs one task to its end and reports it. An error that may only be the consequence of another member's is held back
+// for a moment, in which the coordinator can say that the job has ended elsewhere; then this end counts as STOPPED.
+v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::string& member_id, const v1::Task& task,
+                               StopSignal* stop);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_TASK_RUNNER_H_

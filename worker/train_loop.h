@@ -1,0 +1,81 @@
+#ifndef SPARROW_WORKER_TRAIN_LOOP_H_
+#define SPARROW_WORKER_TRAIN_LOOP_H_
+
+// One worker's synchronous training, step by step.
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dense/collective.h"
+#include "dense/dense_optimizer.h"
+#include "dense/model.h"
+#include "worker/batch_model.h"
+#include "worker/job_layout.h"
+#include "worker/metrics.h"
+#include "worker/prefetcher.h"
+#include "worker/ps_client.h"
+
+namespace sparrow {
+
+// Not thread-safe. Every worker of the job makes the same calls.
+class TrainLoop {
+ public:
+  // All outlive the loop.
+  struct Parts {
+    const v1::TrainConfig* config;
+    const JobLayout* layout;
+    Prefetcher* prefetcher;
+    PsClient* client;
+    Model* model;
+    DenseOptimizer* optimizer;
+    Collective* collective;
+    const WorkerMetrics* metrics;
+    uint64_t steps_end = std::numeric_limits<uint64_t>::max();  // The step before which training ends at the latest.
+  };
+  explicit TrainLoop(const Parts& parts);
+
+  // Takes the first batch and asks for its rows.
+  absl::Status Start();
+  // Whether there is a step to do. REQUIRES: Start.
+  bool more() const { return next_ != nullptr; }
+
+  // What one step did, over all workers.
+  struct StepResult {
+    uint64_t step = 0;       // From 0.
+    uint64_t samples = 0;    // Trained; 0 is legal: such a step changes nothing but counts.
+    uint64_t rows_read = 0;  // Skipped rows included.
+    double loss_sum = 0;     // Over the samples.
+    // Where the data stands after it.
+    uint64_t epoch = 0;
+    uint64_t rows_in_epoch = 0;
+    bool last_in_epoch = false;
+  };
+  // REQUIRES: more(). An error is final.
+  absl::StatusOr<StepResult> Step();
+
+  // Seconds spent so far, by part.
+  const std::array<double, kStepParts>& seconds() const { return seconds_; }
+
+ private:
+  class Stopwatch;
+
+  absl::Status FetchNext();
+  // loss_sum and samples become those of all workers; returns the dense gradients of all workers.
+  absl::StatusOr<std::span<const float>> ReduceOverWorkers(double* loss_sum, uint64_t* samples);
+
+  const Parts parts_;
+  BatchModel batch_model_;
+  PsPull pull_;
+  PsPush push_;
+  std::unique_ptr<PreparedBatch> next_;  // Its pull is under way.
+  std::vector<float> reduced_;           // [parameters + 3]: gradients, loss in two floats, samples.
+  std::array<double, kStepParts> seconds_{};
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_TRAIN_LOOP_H_

@@ -1,0 +1,347 @@
+#include "worker/trainer.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "dense/dense_optimizer.h"
+#include "dense/model.h"
+#include "embedding/table_config.h"
+#include "worker/batch_reader.h"
+#include "worker/checkpoint.h"
+#include "worker/evaluator.h"
+#include "worker/job_check.h"
+#include "worker/job_layout.h"
+#include "worker/prefetcher.h"
+#include "worker/train_loop.h"
+
+namespace sparrow {
+namespace {
+
+// Where the training data stands: epochs finished, and rows of the current one consumed.
+struct DataCursor {
+  uint64_t step = 0;
+  uint64_t epoch = 0;
+  uint64_t rows_in_epoch = 0;
+};
+
+class Training {
+ public:
+  Training(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer, StopSignal* stop)
+      : in_(std::move(task)), job_(in_.task.job()), metrics_(metrics), observer_(observer), stop_(stop) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(ValidateJob(job_));
+    layout_ = MakeJobLayout(job_);
+    RETURN_IF_ERROR(MakeClient());
+    const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
+    RETURN_IF_ERROR(MakeModelAndOptimizer());
+    RETURN_IF_ERROR(OpenInput());
+    ASSIGN_OR_RETURN(collective_, in_.meet());
+    RETURN_IF_ERROR(OpenJob());
+    if (reader_ != nullptr) RETURN_IF_ERROR(Train());
+    RETURN_IF_ERROR(EvaluateAtEnd());
+    RETURN_IF_ERROR(Finish());
+    return absl::OkStatus();
+  }
+
+  v1::Summary TakeSummary() { return std::move(summary_); }
+
+ private:
+  bool IsFirst() const { return in_.task.rank() == 0; }
+
+  absl::Status MakeClient() {
+    const auto& owner = in_.task.shard_map().owner();
+    ASSIGN_OR_RETURN(ShardAssignment shards,
+                     ShardAssignment::FromOwners({owner.data(), static_cast<size_t>(owner.size())},
+                                                 static_cast<uint32_t>(in_.servers.size())));
+    PsClientOptions options = in_.client;
+    options.dims = layout_.Dims();
+    options.context.set_job_id(in_.task.job_id());
+    options.context.set_epoch(in_.task.epoch());
+    options.context.set_worker(in_.task.rank());
+    const std::vector<v1::TableConfig> tables(job_.tables().begin(), job_.tables().end());
+    options.context.set_fingerprint(ConfigFingerprint(tables, job_.train().seed(), shards));
+    client_.emplace(options, std::move(shards), std::move(in_.servers));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeModelAndOptimizer() {
+    ASSIGN_OR_RETURN(model_,
+                     MakeModel(job_.model(), {layout_.dense_columns, layout_.FeatureDims()}, job_.train().seed()));
+    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), model_->weights().size()));
+    if (in_.task.restore_from().empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
+    RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
+    RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, IsFirst() ? CheckpointFiles::kAll : CheckpointFiles::kDense));
+    // Nothing is trained without epochs, so another optimizer than the checkpoint's does no harm then.
+    RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), job_.train().epochs() > 0 ? optimizer_.get() : nullptr));
+    const v1::Manifest& manifest = checkpoint_->manifest;
+    cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .rows_in_epoch = manifest.rows_in_epoch()};
+    return absl::OkStatus();
+  }
+
+  BatchReaderOptions ReaderOptions(const v1::DataSource& source, uint64_t batch_size) const {
+    BatchReaderOptions options;
+    options.data_root = in_.data_root;
+    options.data = job_.data();
+    options.source = source;
+    options.features.assign(job_.features().begin(), job_.features().end());
+    options.bounded_rows = layout_.FeatureRows();
+    options.batch_size = batch_size;
+    options.rank = in_.task.rank();
+    options.workers = in_.task.workers();
+    return options;
+  }
+
+  // Opens everything that is to be read, so that what is wrong with it is found before anything else happens.
+  absl::Status OpenInput() {
+    const v1::TrainConfig& train = job_.train();
+    steps_end_ = train.has_steps_max() ? train.steps_max() : std::numeric_limits<uint64_t>::max();
+    if (cursor_.epoch < train.epochs() && cursor_.step < steps_end_) {
+      BatchReaderOptions options = ReaderOptions(job_.data().train(), train.batch_size());
+      options.epochs = train.epochs();
+      options.first_step = cursor_.step;
+      options.first_epoch = cursor_.epoch;
+      options.first_row_in_epoch = cursor_.rows_in_epoch;
+      absl::StatusOr<std::unique_ptr<BatchReader>> reader = BatchReader::Open(options);
+      if (!reader.ok()) return Annotate(reader.status(), "data.train");
+      reader_ = std::move(*reader);
+      for (const std::string& file : reader_->files()) summary_.add_sources(file);
+    }
+    if (!job_.data().has_test()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<Evaluator>> evaluator = Evaluator::Create(
+        {.layout = &layout_, .client = &*client_, .model = model_.get(), .metrics = &metrics_, .stop = stop_},
+        ReaderOptions(job_.data().test(), job_.eval().batch_size()));
+    if (!evaluator.ok()) return Annotate(evaluator.status(), "data.test");
+    evaluator_ = std::move(*evaluator);
+    for (const std::string& file : evaluator_->files()) {
+      if (std::find(summary_.sources().begin(), summary_.sources().end(), file) == summary_.sources().end()) {
+        summary_.add_sources(file);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Rank 0 opens the job on the servers; the others go on when it has.
+  absl::Status OpenJob() {
+    if (IsFirst()) {
+      v1::OpenJobRequest request;
+      request.set_workers(in_.task.workers());
+      request.set_seed(job_.train().seed());
+      *request.mutable_tables() = job_.tables();
+      request.mutable_shard_map()->set_version(in_.task.shard_map().version());
+      request.set_first_step(cursor_.step);
+      if (checkpoint_.has_value()) {
+        ASSIGN_OR_RETURN(*request.mutable_restore_from(), RelativeToRoot(in_.checkpoint_root, checkpoint_->directory));
+      }
+      RETURN_IF_ERROR(client_->OpenJob(request).status());
+    }
+    return Annotate(collective_->Barrier(), "waiting until the servers are open");
+  }
+
+  absl::Status Train() {
+    const uint64_t epoch_rows = reader_->EpochRows();
+    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_);
+    const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
+    TrainLoop loop({.config = &job_.train(),
+                    .layout = &layout_,
+                    .prefetcher = &prefetcher,
+                    .client = &*client_,
+                    .model = model_.get(),
+                    .optimizer = optimizer_.get(),
+                    .collective = collective_.get(),
+                    .metrics = &metrics_,
+                    .steps_end = steps_end_});
+    const uint64_t steps_total = StepsTotal(epoch_rows);
+    const uint64_t first_step = cursor_.step;
+    absl::Time resumed = absl::Now();  // Of the clock of training, which stands still during evaluation.
+    absl::Duration trained_for = absl::ZeroDuration();
+
+    RETURN_IF_ERROR(loop.Start());
+    while (loop.more()) {
+      if (stop_->stopped()) return absl::CancelledError("training was stopped");
+      ASSIGN_OR_RETURN(const TrainLoop::StepResult result, loop.Step());
+      Book(result, steps_total);
+      const uint64_t every = job_.eval().every_steps();
+      if (evaluator_ != nullptr && every > 0 && cursor_.step % every == 0) {
+        trained_for += absl::Now() - resumed;
+        RETURN_IF_ERROR(Evaluate());
+        resumed = absl::Now();
+      }
+    }
+    trained_for += absl::Now() - resumed;
+
+    const double seconds = absl::ToDoubleSeconds(trained_for);
+    summary_.set_train_seconds(seconds);
+    if (seconds > 0) summary_.set_samples_per_second(static_cast<double>(summary_.rows_trained()) / seconds);
+    const double steps = static_cast<double>(cursor_.step - first_step);
+    for (size_t part = 0; part < kStepParts; ++part) {
+      (*summary_.mutable_step_seconds())[kStepPartNames[part]] = steps > 0 ? loop.seconds()[part] / steps : 0;
+    }
+    const BatchReaderStats stats = prefetcher.reader().Stats();
+    metrics_.input_bytes.Add(static_cast<double>(stats.bytes_read));
+    if (stats.rows_skipped > 0) {
+      LOG(WARNING) << in_.task.job_id() << ": " << stats.rows_skipped
+                   << " rows were skipped, the first because: " << stats.first_skipped;
+    }
+    trained_ = cursor_.step > first_step;
+    return absl::OkStatus();
+  }
+
+  // 0: not known.
+  uint64_t StepsTotal(uint64_t epoch_rows) const {
+    uint64_t total = 0;
+    if (epoch_rows > 0) {
+      const uint64_t batch = job_.train().batch_size();
+      const auto steps = [batch](uint64_t rows) { return (rows + batch - 1) / batch; };
+      total = cursor_.step + steps(epoch_rows - std::min(epoch_rows, cursor_.rows_in_epoch)) +
+              (job_.train().epochs() - cursor_.epoch - 1) * steps(epoch_rows);
+      return std::min(total, steps_end_);
+    }
+    return steps_end_ == std::numeric_limits<uint64_t>::max() ? 0 : steps_end_;
+  }
+
+  // Takes a step into summary, cursor and reports.
+  void Book(const TrainLoop::StepResult& result, uint64_t steps_total) {
+    if (result.epoch != epoch_of_loss_) {
+      epoch_of_loss_ = result.epoch;
+      epoch_loss_sum_ = 0;
+      epoch_samples_ = 0;
+    }
+    epoch_loss_sum_ += result.loss_sum;
+    epoch_samples_ += result.samples;
+    if (epoch_samples_ > 0) summary_.set_train_loss(epoch_loss_sum_ / static_cast<double>(epoch_samples_));
+    cursor_.step = result.step + 1;
+    cursor_.epoch = result.last_in_epoch ? result.epoch + 1 : result.epoch;
+    cursor_.rows_in_epoch = result.last_in_epoch ? 0 : result.rows_in_epoch;
+    summary_.set_rows_read(summary_.rows_read() + result.rows_read);
+    summary_.set_rows_trained(summary_.rows_trained() + result.samples);
+    summary_.set_rows_skipped(summary_.rows_read() - summary_.rows_trained());
+
+    if (result.samples > 0) {
+      const double loss = result.loss_sum / static_cast<double>(result.samples);
+      // A mean over the recent past whose weights fall by 2 % a step.
+      ++smoothed_steps_;
+      smoothed_loss_ += (loss - smoothed_loss_) * std::max(0.02, 1.0 / static_cast<double>(smoothed_steps_));
+      if (result.step == 0 || (result.step + 1) % job_.train().loss_every_steps() == 0) {
+        v1::LossPoint point;
+        point.set_step(result.step);
+        point.set_loss(loss);
+        observer_->OnLoss(point);
+      }
+    }
+    v1::Progress progress;
+    progress.set_step(cursor_.step);
+    progress.set_steps_total(steps_total);
+    progress.set_epoch(result.epoch);
+    progress.set_rows_read(summary_.rows_read());
+    progress.set_rows_trained(summary_.rows_trained());
+    progress.set_rows_skipped(summary_.rows_skipped());
+    progress.set_loss(smoothed_loss_);
+    observer_->OnProgress(progress);
+  }
+
+  absl::Status Evaluate() {
+    ASSIGN_OR_RETURN(const v1::EvalResult result, evaluator_->Evaluate(cursor_.step, collective_.get()));
+    evaluated_step_ = cursor_.step;
+    if (!IsFirst()) return absl::OkStatus();
+    *summary_.mutable_eval() = result;
+    observer_->OnEval(result);
+    return absl::OkStatus();
+  }
+
+  absl::Status EvaluateAtEnd() {
+    if (evaluator_ == nullptr || evaluated_step_ == cursor_.step) return absl::OkStatus();
+    return Evaluate();
+  }
+
+  // Ends the job in order: after the barrier no worker needs a server, and rank 0 saves and closes alone.
+  absl::Status Finish() {
+    RETURN_IF_ERROR(Annotate(collective_->Barrier(), "waiting for the last step of all workers"));
+    summary_.set_steps(cursor_.step);
+    summary_.set_workers(in_.task.workers());
+    summary_.set_servers(client_->shards().servers());
+    if (!IsFirst()) return absl::OkStatus();
+    if (trained_ && job_.checkpoint().at_end()) {
+      RETURN_IF_ERROR(SaveCheckpoint());
+    } else if (checkpoint_.has_value()) {
+      summary_.set_checkpoint(checkpoint_->directory);
+    }
+    // The servers drop the rows by themselves when the job is over; this only frees their memory at once.
+    const absl::Status closed = client_->CloseJob();
+    if (!closed.ok()) LOG(WARNING) << in_.task.job_id() << ": " << closed.message();
+    return absl::OkStatus();
+  }
+
+  absl::Status SaveCheckpoint() {
+    const absl::Time start = absl::Now();
+    ASSIGN_OR_RETURN(const std::string relative,
+                     CreateCheckpointDirectory(in_.checkpoint_root, job_.name(), in_.task.job_id(), cursor_.step));
+    ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(in_.checkpoint_root, relative));
+    v1::Manifest manifest;
+    manifest.set_format(kCheckpointFormat);
+    *manifest.mutable_job() = job_;
+    manifest.set_step(cursor_.step);
+    manifest.set_epoch(cursor_.epoch);
+    manifest.set_rows_in_epoch(cursor_.rows_in_epoch);
+    ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
+    manifest.mutable_files()->Assign(files.begin(), files.end());
+    ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get()));
+    manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
+    RETURN_IF_ERROR(WriteManifest(directory, manifest));
+    summary_.set_checkpoint(directory);
+    metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
+    return absl::OkStatus();
+  }
+
+  TrainTask in_;
+  const v1::Job& job_;
+  const WorkerMetrics& metrics_;
+  TrainObserver* const observer_;
+  StopSignal* const stop_;
+
+  // In the order in which they come to be; each needs those above it.
+  JobLayout layout_;
+  std::optional<PsClient> client_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<DenseOptimizer> optimizer_;
+  std::optional<Checkpoint> checkpoint_;  // That was resumed.
+  std::unique_ptr<BatchReader> reader_;   // Of the training rows; null if none are left, or once training has it.
+  std::unique_ptr<Evaluator> evaluator_;  // Null without a test set.
+  std::unique_ptr<Collective> collective_;
+
+  DataCursor cursor_;
+  uint64_t steps_end_ = 0;
+  bool trained_ = false;
+  std::optional<uint64_t> evaluated_step_;
+  uint64_t epoch_of_loss_ = 0;
+  double epoch_loss_sum_ = 0;
+  uint64_t epoch_samples_ = 0;
+  double smoothed_loss_ = 0;
+  uint64_t smoothed_steps_ = 0;
+  v1::Summary summary_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::Summary> RunTraining(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer,
+                                        StopSignal* stop,
+                                        const std::function<void(const absl::Status&)>& about_to_fail) {
+  Training training(std::move(task), metrics, observer, stop);
+  absl::Status status = training.Run();
+  if (!status.ok()) {
+    if (stop->stopped()) status = absl::CancelledError("stopped");
+    about_to_fail(status);
+    return status;
+  }
+  return training.TakeSummary();
+}
+
+}  // namespace sparrow
