@@ -17,9 +17,8 @@ namespace sparrow {
 
 struct CoordinatorOptions {
   std::string listen = "0.0.0.0:7070";  // HOST:PORT; port 0 picks one. Empty: no socket (a cluster in one process).
-  std::string state =
-      "sparrow-state";  // Directory of the RocksDB database with jobs and members. Empty: kept in memory only.
-  std::string metrics;  // HOST:PORT of /metrics; empty: not served.
+  std::string state = "sparrow-state";  // Directory of the RocksDB database with the jobs. Empty: kept in memory only.
+  std::string metrics;                  // HOST:PORT of /metrics; empty: not served.
   absl::Duration lease = absl::Seconds(10);  // A member unheard of for this long is gone.
   absl::Duration heartbeat = absl::Milliseconds(500);
   const Clock* clock = Clock::Real();
@@ -30,11 +29,12 @@ class Coordinator {
  public:
   virtual ~Coordinator() = default;  // Stop().
 
-  // Unavailable if the address cannot be bound or the state is in use; the message names it. `metrics` outlives the
-  // coordinator.
+  // Unavailable if the address cannot be bound or the state is in use; the message names it. InvalidArgument if a lease
+  // is not at least two heartbeats long. `metrics` outlives the coordinator; it is served at `options.metrics`.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options, Metrics* metrics);
 
   virtual const std::string& address() const = 0;                 // As bound.
+  virtual const std::string& metrics_address() const = 0;         // As bound, or empty.
   virtual std::shared_ptr<grpc::Channel> InProcessChannel() = 0;  // Shared with gRPC's server; needs no socket.
   virtual void Stop() = 0;                                        // Seconds at most. Idempotent.
 };

@@ -1,0 +1,75 @@
+// sparrow-coordinator: see Usage below, and coordinator/coordinator.h.
+
+#include <cstdlib>
+#include <iostream>
+
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/shutdown.h"
+#include "coordinator/coordinator.h"
+
+namespace sparrow {
+namespace {
+
+const Usage kUsage = {
+    .program = "sparrow-coordinator",
+    .positional = "",
+    .summary =
+        "The control plane of a Sparrow cluster, one a cluster: servers, workers and clients find each other "
+        "through its address. It queues jobs, gives each its workers and servers, and keeps what became of it.",
+    .examples =
+        "  sparrow-coordinator --listen 0.0.0.0:7070 --state /var/lib/sparrow --metrics 0.0.0.0:9070\n"
+        "  sparrow-server --coordinator HOST:7070\n"
+        "  sparrow-worker --coordinator HOST:7070 --data-root DIR\n"
+        "  sparrowctl submit JOB.textproto --coordinator HOST:7070 --watch\n",
+};
+
+int Main(const std::vector<std::string>& arguments) {
+  const absl::Notification* const shutdown = InstallShutdownHandler({});
+  CoordinatorOptions options;
+  int64_t lease_ms = absl::ToInt64Milliseconds(options.lease);
+  int64_t heartbeat_ms = absl::ToInt64Milliseconds(options.heartbeat);
+  const std::vector<Option> table = {
+      {"listen", &options.listen, "HOST:PORT to listen on; port 0 picks a free one."},
+      {"state", &options.state, "Directory that keeps the jobs over a restart; it is made if it is not there."},
+      {"metrics", &options.metrics, "HOST:PORT at which Prometheus finds /metrics; not served if empty."},
+      {"lease-ms", IntFlag{&lease_ms, 20, 3'600'000},
+       "A server or worker that is not heard of for this long counts as gone, and its job fails."},
+      {"heartbeat-ms", IntFlag{&heartbeat_ms, 10, 60'000},
+       "How often servers and workers are heard of; at most half of --lease-ms."},
+  };
+  const absl::StatusOr<ParsedArguments> parsed = ParseArguments(arguments, table);
+  const auto fail = [](absl::string_view message) {
+    std::cerr << kUsage.program << ": " << message << std::endl;
+    return 1;
+  };
+  if (!parsed.ok()) return fail(parsed.status().message());
+  if (parsed->help) {
+    std::cout << HelpText(kUsage, table) << std::flush;
+    return 0;
+  }
+  if (!parsed->positional.empty()) return fail("\"" + parsed->positional[0] + "\" is no flag; see --help");
+  if (options.listen.empty()) return fail("--listen is empty; give HOST:PORT");
+  options.lease = absl::Milliseconds(lease_ms);
+  options.heartbeat = absl::Milliseconds(heartbeat_ms);
+
+  Metrics metrics;
+  absl::StatusOr<std::unique_ptr<Coordinator>> coordinator = Coordinator::Start(options, &metrics);
+  if (!coordinator.ok()) return fail(coordinator.status().message());
+  std::cout << "sparrow-coordinator listening on " << (*coordinator)->address() << std::endl;
+  if (!options.metrics.empty()) std::cout << "metrics on " << (*coordinator)->metrics_address() << std::endl;
+  LOG(INFO) << kUsage.program << " " << FormatOptions(table);
+  shutdown->WaitForNotification();
+  (*coordinator)->Stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace sparrow
+
+int main(int argc, char** argv) {
+  // gRPC's own lines would come before the one that says what is wrong. Can be set from outside.
+  setenv("GRPC_VERBOSITY", "NONE", /*replace=*/0);
+  return sparrow::Main({argv + 1, argv + argc});
+}
