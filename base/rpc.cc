@@ -1,5 +1,7 @@
 #include "base/rpc.h"
 
+#include <grpc/support/log.h>
+
 #include <chrono>
 
 #include "absl/strings/match.h"
@@ -45,6 +47,19 @@ absl::Status WaitForChannel(grpc::Channel* channel, const std::string& what, con
                                              "); is it running, and is the address right?"));
 }
 
+namespace {
+
+// Keeps gRPC's own lines off stderr while it lives: what they say is in the Status that the caller prints.
+class QuietGrpcLog {
+ public:
+  QuietGrpcLog() {
+    gpr_set_log_function([](gpr_log_func_args*) {});
+  }
+  ~QuietGrpcLog() { gpr_set_log_function(nullptr); }  // nullptr: gRPC's default.
+};
+
+}  // namespace
+
 absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address,
                                                 const std::vector<grpc::Service*>& services) {
   grpc::ServerBuilder builder;
@@ -58,7 +73,10 @@ absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address,
   int port = 0;
   if (!address.empty()) builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
   ListeningServer listening;
-  listening.server = builder.BuildAndStart();
+  {
+    const QuietGrpcLog quiet;
+    listening.server = builder.BuildAndStart();
+  }
   const bool is_unix = absl::StartsWith(address, "unix:");
   if (listening.server == nullptr || (!address.empty() && !is_unix && port == 0)) {
     return absl::UnavailableError(
