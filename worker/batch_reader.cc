@@ -104,13 +104,15 @@ class ThreadedReader : public BatchReader {
   BadRows bad_rows_;
   RowSpan span_;
   uint64_t step_ = 0;
+  uint64_t bytes_before_ = 0;  // Read by Start.
 
   BoundedQueue<Item> ready_;
   std::thread thread_;
   absl::StatusOr<bool> ended_ = true;  // Of Next's caller: what every later Next returns, unless true.
 
   mutable absl::Mutex mu_;
-  std::vector<Batch> spare_ ABSL_GUARDED_BY(mu_);  // Emptied ones, for their memory.
+  std::vector<Batch> spare_
+      ABSL_GUARDED_BY(mu_);  // For their memory; at most those in the queue and on both sides of it.
   BatchReaderStats stats_ ABSL_GUARDED_BY(mu_);
 
   std::atomic<bool> stop_ = false;        // Relaxed: a hint to stop early; Close and join order the rest.
@@ -122,6 +124,7 @@ absl::Status ThreadedReader::Start() {
   RETURN_IF_ERROR(OpenSource());
   RETURN_IF_ERROR(CheckFirstRow());
   step_ = options_.first_step;
+  bytes_before_ = source_->BytesRead();
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -179,7 +182,7 @@ absl::StatusOr<bool> ThreadedReader::Next(Batch* batch) {
   stats_.rows_skipped += batch->rows_read - batch->rows;
   stats_.bytes_read = item->bytes_read;
   if (stats_.first_skipped.empty()) stats_.first_skipped = std::move(item->first_skipped);
-  if (spare_.size() < options_.queue_batches_max) spare_.push_back(std::move(item->batch));
+  spare_.push_back(std::move(item->batch));
   return true;
 }
 
@@ -237,7 +240,7 @@ absl::Status ThreadedReader::ReadEpoch(uint64_t epoch, uint64_t first_row) {
     batch.last_in_epoch = at_end || row == span_.count;
     // The sum of an epoch is checked before its last batch is handed out.
     if (batch.last_in_epoch) RETURN_IF_ERROR(FinishEpoch(row, own_rows));
-    item.bytes_read = source_->BytesRead();
+    item.bytes_read = source_->BytesRead() - bytes_before_;
     if (!bad_rows_.examples().empty()) item.first_skipped = bad_rows_.examples().front();
     if (!ready_.Push(std::move(item))) return absl::CancelledError("the reader was closed");
   }

@@ -223,7 +223,7 @@ bool DataReport::HasProblems() const {
   return std::any_of(sources.begin(), sources.end(), [](const SourceReport& s) { return !s.problems.empty(); });
 }
 
-absl::StatusOr<DataReport> CheckData(const v1::Job& job, const std::string& data_root, StopCheck stop) {
+absl::StatusOr<DataReport> CheckInput(const v1::Job& job, const std::string& data_root, StopCheck stop) {
   if (!job.data().has_train()) return absl::InvalidArgumentError("data: no train; set data.train.path to its files");
   DataReport report;
   ASSIGN_OR_RETURN(SourceReport train, SourceCheck(job, data_root, stop).Run("train", job.data().train()));

@@ -59,7 +59,7 @@ struct DataReport {
 
 // Reads data.train and, if there, data.test of the job, in bounded memory. A row that does not fit is counted and shown
 // instead of ending the check. Errors: what BatchReader::Open refuses, unreadable files, Cancelled by `stop`.
-absl::StatusOr<DataReport> CheckData(const v1::Job& job, const std::string& data_root, StopCheck stop);
+absl::StatusOr<DataReport> CheckInput(const v1::Job& job, const std::string& data_root, StopCheck stop);
 
 // The report for people, a few lines for each column.
 std::string FormatReport(const DataReport& report);
