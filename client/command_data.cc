@@ -37,7 +37,7 @@ int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
   if (!status.ok()) return Fail(status);
 
   const absl::StatusOr<DataReport> report =
-      CheckData(*job, data_root, [interrupt] { return interrupt->signal() != 0; });
+      CheckInput(*job, data_root, [interrupt] { return interrupt->signal() != 0; });
   if (!report.ok()) {
     Fail(report.status());
     return interrupt->signal() != 0 ? 128 + interrupt->signal() : kExitFailure;

@@ -1,0 +1,239 @@
+// The real program, as a new user would start it: wrong command lines and wrong input, one line of error each and no
+// hang; help; Ctrl-C in mid-run; a whole run from gen to export.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+RunResult Ctl(std::vector<std::string> arguments, const std::string& directory = "") {
+  arguments.insert(arguments.begin(), ProgramPath("sparrowctl"));
+  return RunProgram(arguments, absl::Seconds(60), {.directory = directory, .environment = {}});
+}
+
+std::string QuickstartJob() { return absl::StrCat(SPARROW_SOURCE_DIR, "/deploy/jobs/quickstart.textproto"); }
+
+// One line on stderr, by us.
+void ExpectOneLine(const RunResult& run) {
+  EXPECT_THAT(run.err, StartsWith("sparrowctl: "));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+TEST(Sparrowctl, OverviewListsEveryCommandAndEachHasAHelpPage) {
+  for (const char* spelling : {"help", "--help", "-h"}) {
+    const RunResult help = Ctl({spelling});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_EQ(help.err, "");
+    EXPECT_THAT(help.out, HasSubstr("commands:"));
+  }
+  const RunResult none = Ctl({});
+  EXPECT_EQ(none.status, 2);
+  for (const std::string command :
+       {"run", "submit", "jobs", "watch", "cancel", "cluster", "evaluate", "export", "data", "gen"}) {
+    EXPECT_THAT(none.err, HasSubstr(absl::StrCat("\n  ", command, " "))) << command;
+    const RunResult page = Ctl({command, "--help"});
+    EXPECT_EQ(page.status, 0) << command;
+    EXPECT_THAT(page.out,
+                AllOf(StartsWith("usage: sparrowctl " + command), HasSubstr("flags:"), HasSubstr("examples:")));
+    EXPECT_EQ(Ctl({"help", command}).out, page.out);
+  }
+}
+
+struct WrongUse {
+  const char* what;
+  std::vector<std::string> arguments;
+  int status;
+  const char* says;
+};
+
+class SparrowctlWrong : public testing::TestWithParam<WrongUse> {};
+
+TEST_P(SparrowctlWrong, IsAOneLineErrorWithARemedy) {
+  // What the arguments name: a directory with an empty file, a text that is no job, jobs whose data are wrong.
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(WriteFileAtomically(directory.File("empty"), "").ok());
+  ASSERT_TRUE(WriteFileAtomically(directory.File("typo"), "name: \"a\"\ntrain { batchsize: 5 }\n").ok());
+  ASSERT_TRUE(WriteFileAtomically(directory.File("short.tsv"), "1\t2\t3\n").ok());
+  ASSERT_TRUE(WriteFileAtomically(directory.File("clicks.test.tsv"), "").ok());
+  std::vector<std::string> arguments = GetParam().arguments;
+  for (std::string& argument : arguments) {
+    if (argument == "QUICKSTART") argument = QuickstartJob();
+  }
+  const RunResult run = Ctl(arguments, directory.path());
+  EXPECT_EQ(run.status, GetParam().status) << run.out << run.err;
+  ExpectOneLine(run);
+  EXPECT_THAT(run.err, HasSubstr(GetParam().says));
+}
+
+constexpr char kNobody[] = "127.0.0.1:1";  // Nothing listens there.
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, SparrowctlWrong,
+    testing::Values(
+        WrongUse{"UnknownCommand", {"rnu", "job"}, 2, "did you mean run?"},
+        WrongUse{"UnknownFlag", {"run", "job", "--wrokers", "2"}, 2, "did you mean --workers?"},
+        WrongUse{"JobMissing", {"run"}, 2, "JOB is missing"},
+        WrongUse{"OneTooMany", {"run", "a", "b"}, 2, "\"b\" is one argument too many"},
+        WrongUse{"NegativeWorkers", {"run", "job", "--workers", "-1"}, 2, "--workers=\"-1\" is not an integer from 0"},
+        WrongUse{"WrongMemory", {"run", "job", "--memory", "lots"}, 2, "4GiB"},
+        WrongUse{"NegativeMemory", {"run", "job", "--memory", "-4GiB"}, 2, "4GiB"},
+        WrongUse{"FlagTwice", {"run", "job", "--json", "a", "--json", "b"}, 2, "given twice"},
+        WrongUse{"NoSuchJobFile", {"run", "none.textproto"}, 1, "none.textproto: no such job file"},
+        WrongUse{"EmptyJobFile", {"run", "empty"}, 1, "empty: the file is empty"},
+        WrongUse{"JobIsADirectory", {"run", "."}, 1, ".: is a directory"},
+        WrongUse{"UnknownField", {"run", "typo"}, 1, "typo:2:"},
+        WrongUse{"UnknownSet", {"run", "QUICKSTART", "--set", "train.batchsize=5"}, 1, "did you mean batch_size?"},
+        WrongUse{"NegativeSet", {"run", "QUICKSTART", "--set", "train.batch_size=-5"}, 1, "an integer from 0"},
+        WrongUse{"ZeroBatch", {"run", "QUICKSTART", "--set", "train.batch_size=0"}, 1, "batch_size"},
+        WrongUse{"ZeroDim", {"run", "QUICKSTART", "--set", "tables[0].dim=0"}, 1, "dim"},
+        WrongUse{
+            "NoDataRoot", {"run", "QUICKSTART", "--data-root", "nowhere"}, 1, "--data-root nowhere: no such directory"},
+        WrongUse{"DataRootIsAFile", {"run", "QUICKSTART", "--data-root", "empty"}, 1, "--data-root empty: is a file"},
+        WrongUse{"NoData", {"run", "QUICKSTART"}, 1, "clicks.tsv"},
+        WrongUse{"EmptyData", {"run", "QUICKSTART", "--set", "data.train.path=empty"}, 1, "empty"},
+        WrongUse{"DataIsADirectory", {"run", "QUICKSTART", "--set", "data.train.path=."}, 1, "directory"},
+        WrongUse{"DataOutsideTheRoot", {"run", "QUICKSTART", "--set", "data.train.path=/etc/passwd"}, 1, "/etc/passwd"},
+        WrongUse{"ColumnsMissing",
+                 {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.test="},
+                 1,
+                 "short.tsv"},
+        WrongUse{"JsonInNoDirectory", {"run", "QUICKSTART", "--json", "none/x.json"}, 1, "--json"},
+        WrongUse{"JsonIsADirectory", {"run", "QUICKSTART", "--json", "."}, 1, "is a directory"},
+        WrongUse{"MetricsNotOurs", {"run", "QUICKSTART", "--metrics", "192.0.2.1:80"}, 1, "192.0.2.1:80"},
+        WrongUse{"SubmitToNobody",
+                 {"submit", "QUICKSTART", "--coordinator", kNobody},
+                 1,
+                 "start one with sparrow-coordinator"},
+        WrongUse{"SubmitWithoutJob", {"submit", "--coordinator", kNobody}, 2, "JOB is missing"},
+        WrongUse{"SubmitJsonWithoutWatch", {"submit", "QUICKSTART", "--json", "x"}, 2, "need --watch"},
+        WrongUse{"JobsOfNobody", {"jobs", "--coordinator", kNobody}, 1, kNobody},
+        WrongUse{"WatchAtNobody", {"watch", "job-1", "--coordinator", kNobody}, 1, kNobody},
+        WrongUse{"CancelAtNobody", {"cancel", "job-1", "--coordinator", kNobody}, 1, kNobody},
+        WrongUse{"ClusterOfNobody", {"cluster", "--coordinator", kNobody}, 1, kNobody},
+        WrongUse{"GenWhat", {"gen", "money", "--rows", "1", "--out", "x"}, 2, "gen clicks"},
+        WrongUse{"GenWithoutRows", {"gen", "clicks", "--out", "x"}, 2, "--rows is required"},
+        WrongUse{"GenNegativeRows", {"gen", "clicks", "--rows", "-5", "--out", "x"}, 2, "from 1 to"},
+        WrongUse{"GenHalfATest", {"gen", "clicks", "--rows", "5", "--out", "x", "--test-rows", "5"}, 2, "--test-out"},
+        WrongUse{"GenTwiceTheSame",
+                 {"gen", "clicks", "--rows", "5", "--out", "x", "--test-rows", "5", "--test-out", "x"},
+                 2,
+                 "name two files"},
+        WrongUse{"GenIntoNowhere", {"gen", "clicks", "--rows", "5", "--out", "none/x"}, 1, "none"},
+        WrongUse{"DataWhat", {"data", "chekc", "QUICKSTART"}, 2, "data check JOB"},
+        WrongUse{"DataCheckWithoutData", {"data", "check", "QUICKSTART"}, 1, "clicks.tsv"},
+        WrongUse{"ExportOfNothing", {"export", "none", "--to", "x"}, 1, "none"},
+        WrongUse{"ExportToNothing", {"export", "none"}, 2, "--to is required"},
+        WrongUse{"EvaluateNothing", {"evaluate", "none"}, 1, "none"},
+        WrongUse{"ResumeFromNothing", {"run", "QUICKSTART", "--resume", "none"}, 1, "none"}),
+    [](const testing::TestParamInfo<WrongUse>& info) { return info.param.what; });
+
+TEST(Sparrowctl, AJobThatFailsWritesItsJson) {
+  const TemporaryDirectory directory;
+  EXPECT_EQ(Ctl({"run", "none.textproto", "--json", "a.json"}, directory.path()).status, 1);
+  EXPECT_EQ(Ctl({"run", QuickstartJob(), "--json", "b.json"}, directory.path()).status, 1);
+  for (const char* name : {"a.json", "b.json"}) {
+    const absl::StatusOr<std::string> text = ReadFile(directory.File(name));
+    ASSERT_TRUE(text.ok()) << text.status();
+    const nlohmann::json json = nlohmann::json::parse(*text);
+    EXPECT_EQ(json["state"], "FAILED");
+    EXPECT_NE(json["message"], "");
+  }
+}
+
+class SparrowctlRun : public testing::Test {
+ protected:
+  void SetUp() override {
+    const RunResult gen = Ctl({"gen", "clicks", "--rows", "20000", "--out", "clicks.tsv", "--test-rows", "1000",
+                               "--test-out", "clicks.test.tsv"},
+                              directory_.path());
+    ASSERT_EQ(gen.status, 0) << gen.err;
+    EXPECT_THAT(gen.out, HasSubstr("best possible AUC 0."));
+  }
+
+  // Interrupts a run that would last for ever; the exit status.
+  std::optional<int> Interrupt(int signal) {
+    ChildProcess run({ProgramPath("sparrowctl"), "run", QuickstartJob(), "--set", "train.epochs=1000000", "--set",
+                      "train.batch_size=64", "--set", "eval.every_steps=0", "--json", "out.json"},
+                     {.directory = directory_.path(), .environment = {}});
+    EXPECT_TRUE(run.WaitForOutput("step ", absl::Seconds(30)).has_value()) << run.Stdout() << run.Stderr();
+    const absl::Time start = absl::Now();
+    run.Signal(signal);
+    const std::optional<int> status = run.Wait(absl::Seconds(30));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    EXPECT_THAT(run.Stdout(), HasSubstr("CANCELLED"));
+    EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory_.File("out.json")))["state"], "CANCELLED");
+    return status;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(SparrowctlRun, CtrlCCancelsTheJobAndEndsWithinSeconds) { EXPECT_EQ(Interrupt(SIGINT), 130); }
+TEST_F(SparrowctlRun, SigtermCancelsTheJobAndEndsWithinSeconds) { EXPECT_EQ(Interrupt(SIGTERM), 143); }
+
+TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
+  const RunResult check = Ctl({"data", "check", QuickstartJob()}, directory_.path());
+  EXPECT_EQ(check.status, 0) << check.err;
+  EXPECT_THAT(check.out, HasSubstr("20000"));
+
+  const RunResult run = Ctl({"run", QuickstartJob(), "--workers", "2", "--servers", "2", "--memory", "256MiB", "--json",
+                             "out.json", "--losses", "losses.csv", "--set", "train.loss_every_steps=10"},
+                            directory_.path());
+  ASSERT_EQ(run.status, 0) << run.out << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("SUCCEEDED"), HasSubstr("clicks.tsv"), HasSubstr("rows read      20000")));
+  const nlohmann::json summary = nlohmann::json::parse(*ReadFile(directory_.File("out.json")));
+  EXPECT_EQ(summary["state"], "SUCCEEDED");
+  EXPECT_EQ(summary["job"], "quickstart");
+  EXPECT_EQ(summary["rows_trained"], 20000);
+  EXPECT_EQ(summary["steps"], 40);
+  EXPECT_EQ(summary["workers"], 2);
+  EXPECT_EQ(summary["servers"], 2);
+  EXPECT_GT(summary["eval_auc"].get<double>(), 0.6);
+  EXPECT_THAT(*ReadFile(directory_.File("losses.csv")), StartsWith("step,loss\n0,0."));
+
+  const std::string checkpoint =
+      (std::filesystem::path("checkpoints") / summary["checkpoint"].get<std::string>()).string();
+  const RunResult evaluate =
+      Ctl({"evaluate", checkpoint, "--json", "eval.json", "--predictions", "p.csv"}, directory_.path());
+  ASSERT_EQ(evaluate.status, 0) << evaluate.out << evaluate.err;
+  const nlohmann::json measured = nlohmann::json::parse(*ReadFile(directory_.File("eval.json")));
+  EXPECT_NEAR(measured["eval_auc"].get<double>(), summary["eval_auc"].get<double>(), 1e-6);
+  EXPECT_NEAR(measured["eval_loss"].get<double>(), summary["eval_loss"].get<double>(), 1e-6);
+  EXPECT_EQ(measured["rows_trained"], 0);
+  const std::vector<std::string> predictions = absl::StrSplit(*ReadFile(directory_.File("p.csv")), '\n');
+  EXPECT_EQ(predictions.size(), 1002u) << "a header, 1,000 rows, and nothing after the last line";
+
+  const RunResult resume = Ctl({"run", QuickstartJob(), "--resume", summary["checkpoint"].get<std::string>(), "--set",
+                                "train.epochs=2", "--json", "more.json"},
+                               directory_.path());
+  ASSERT_EQ(resume.status, 0) << resume.out << resume.err;
+  EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory_.File("more.json")))["rows_trained"], 20000);
+
+  const RunResult exported = Ctl({"export", checkpoint, "--to", "model"}, directory_.path());
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  EXPECT_THAT(exported.out, HasSubstr("26 tables"));
+  EXPECT_TRUE(std::filesystem::exists(directory_.File("model/C26.rows.npy")));
+}
+
+}  // namespace
+}  // namespace sparrow
