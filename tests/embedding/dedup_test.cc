@@ -1,0 +1,77 @@
+#include "embedding/dedup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <random>
+
+namespace sparrow {
+namespace {
+
+// By the definition, with a std::map.
+void ExpectDedups(const Dedup& dedup, std::span<const Key> keys, std::span<const uint32_t> index) {
+  std::map<Key, uint32_t> first;
+  std::vector<Key> order;
+  for (const Key key : keys) {
+    if (first.emplace(key, static_cast<uint32_t>(order.size())).second) order.push_back(key);
+  }
+  ASSERT_EQ(dedup.unique(), order);
+  for (size_t i = 0; i < keys.size(); ++i) ASSERT_EQ(index[i], first[keys[i]]) << i;
+}
+
+TEST(Dedup, FindsUniqueKeysInOrderOfFirstAppearance) {
+  std::mt19937_64 random(1);
+  Dedup dedup;
+  for (const size_t n : {0u, 1u, 31u, 32u, 33u, 257u, 70'001u, 300u}) {
+    for (const uint64_t range : {1u, 7u, 1000u, 1u << 30}) {
+      std::vector<Key> keys(n);
+      for (Key& key : keys) key = random() % range;
+      std::vector<uint32_t> index(n);
+      dedup.Clear();
+      dedup.Add(keys, index);
+      ExpectDedups(dedup, keys, index);
+    }
+  }
+}
+
+TEST(Dedup, FeaturesOfOneTableShareUniqueKeys) {
+  Dedup dedup;
+  const std::vector<Key> a = {5, 9, 5}, b = {9, 1};
+  std::vector<uint32_t> index_a(3), index_b(2);
+  dedup.Add(a, index_a);
+  dedup.Add(b, index_b);
+  EXPECT_THAT(dedup.unique(), testing::ElementsAre(5, 9, 1));
+  EXPECT_THAT(index_a, testing::ElementsAre(0, 1, 0));
+  EXPECT_THAT(index_b, testing::ElementsAre(1, 2));
+}
+
+TEST(Dedup, NoKeyIsReserved) {
+  const std::vector<Key> keys = {0,
+                                 static_cast<Key>(-1),
+                                 static_cast<Key>(-2),
+                                 static_cast<Key>(-3),
+                                 static_cast<Key>(std::numeric_limits<int64_t>::max()),
+                                 uint64_t{1} << 63,
+                                 0,
+                                 (uint64_t{1} << 32) + 5,
+                                 5,
+                                 uint64_t{1} << 31};
+  std::vector<uint32_t> index(keys.size());
+  Dedup dedup;
+  dedup.Add(keys, index);
+  ExpectDedups(dedup, keys, index);
+}
+
+TEST(Dedup, OneKeyAThousandTimesIsOneKey) {
+  const std::vector<Key> keys(65'536, 77);
+  std::vector<uint32_t> index(keys.size(), 9);
+  Dedup dedup;
+  dedup.Add(keys, index);
+  EXPECT_THAT(dedup.unique(), testing::ElementsAre(77));
+  EXPECT_THAT(index, testing::Each(0u));
+}
+
+}  // namespace
+}  // namespace sparrow
