@@ -26,15 +26,22 @@ class Daemon final : public Coordinator {
  public:
   Daemon(const CoordinatorOptions& options, Metrics* metrics)
       : tick_(std::clamp(options.heartbeat / 5, absl::Milliseconds(5), absl::Milliseconds(100))), metrics_(metrics) {}
-  ~Daemon() override { Stop(); }
+  ~Daemon() override {
+    Stop();
+    ShutDown(&in_process_);
+  }
 
   absl::Status Open(const CoordinatorOptions& options, Metrics* metrics) {
     ASSIGN_OR_RETURN(store_, StateStore::Open(options.state));
     ASSIGN_OR_RETURN(
         plane_, ControlPlane::Create({.lease = options.lease, .heartbeat = options.heartbeat, .clock = options.clock},
                                      store_.get(), &metrics_));
-    service_ = MakeCoordinatorService(plane_.get(), &metrics_);
-    ASSIGN_OR_RETURN(listening_, StartGrpcServer(options.listen, {service_.get()}));
+    in_process_service_ = MakeCoordinatorService(plane_.get(), &metrics_);
+    ASSIGN_OR_RETURN(in_process_, StartGrpcServer("", {in_process_service_.get()}));
+    if (!options.listen.empty()) {
+      service_ = MakeCoordinatorService(plane_.get(), &metrics_);
+      ASSIGN_OR_RETURN(listening_, StartGrpcServer(options.listen, {service_.get()}));
+    }
     if (!options.metrics.empty()) {
       ASSIGN_OR_RETURN(metrics_address_, metrics->Serve(options.metrics));
     }
@@ -50,17 +57,14 @@ class Daemon final : public Coordinator {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
     arguments.SetMaxSendMessageSize(kMessageBytesMax);
-    return listening_.server->InProcessChannel(arguments);
+    return in_process_.server->InProcessChannel(arguments);
   }
 
   void Stop() override {
     absl::MutexLock stop_lock(&stop_mu_);
     if (std::exchange(stopped_, true)) return;
     if (plane_ != nullptr) plane_->ShutDown();
-    if (listening_.server != nullptr) {
-      listening_.server->Shutdown(DeadlineAfter(kDrain));
-      listening_.server->Wait();
-    }
+    ShutDown(&listening_);
     {
       absl::MutexLock lock(&mu_);
       stopping_ = true;
@@ -69,6 +73,12 @@ class Daemon final : public Coordinator {
   }
 
  private:
+  static void ShutDown(ListeningServer* listening) {
+    if (listening->server == nullptr) return;
+    listening->server->Shutdown(DeadlineAfter(kDrain));
+    listening->server->Wait();
+  }
+
   void RunTicker() {
     for (;;) {
       {
@@ -84,6 +94,10 @@ class Daemon final : public Coordinator {
   // Constant once opened. Destroyed in reverse: the server before what it calls.
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<ControlPlane> plane_;
+  // Apart from the one with a socket, since gRPC 1.51 crashes in a call on an in-process channel whose server has shut
+  // down: this one stays until the coordinator is destroyed, and answers Unavailable after Stop.
+  std::unique_ptr<grpc::Service> in_process_service_;
+  ListeningServer in_process_;
   std::unique_ptr<grpc::Service> service_;
   ListeningServer listening_;
   std::string metrics_address_;

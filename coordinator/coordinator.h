@@ -33,10 +33,12 @@ class Coordinator {
   // is not at least two heartbeats long. `metrics` outlives the coordinator; it is served at `options.metrics`.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options, Metrics* metrics);
 
-  virtual const std::string& address() const = 0;                 // As bound.
-  virtual const std::string& metrics_address() const = 0;         // As bound, or empty.
-  virtual std::shared_ptr<grpc::Channel> InProcessChannel() = 0;  // Shared with gRPC's server; needs no socket.
-  virtual void Stop() = 0;                                        // Seconds at most. Idempotent.
+  virtual const std::string& address() const = 0;          // As bound.
+  virtual const std::string& metrics_address() const = 0;  // As bound, or empty.
+  // Needs no socket. Shared with gRPC's server. After Stop its calls fail with Unavailable.
+  // REQUIRES: no call on it after the coordinator is destroyed (gRPC 1.51 would crash).
+  virtual std::shared_ptr<grpc::Channel> InProcessChannel() = 0;
+  virtual void Stop() = 0;  // Seconds at most. Idempotent.
 };
 
 }  // namespace sparrow

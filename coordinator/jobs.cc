@@ -251,7 +251,7 @@ absl::StatusOr<v1::ReportResponse> Jobs::Report(const v1::ReportRequest& request
     }
   }
   v1::ReportResponse response;
-  response.set_stop(job->cancelling || job->final());
+  response.set_stop(job->cancelling || (job->final() && job->status.state() != v1::JobStatus::SUCCEEDED));
   return response;
 }
 

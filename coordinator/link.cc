@@ -63,6 +63,10 @@ absl::Status CoordinatorLink::Explain(const char* name, const absl::Status& stat
                                                absl::FormatDuration(timeout), "): ", status.message(),
                                                "; is it running?"));
   }
+  if (absl::IsDeadlineExceeded(status) && status.message() == "Deadline Exceeded") {  // gRPC's own words.
+    return absl::DeadlineExceededError(
+        absl::StrCat(who, " did not answer ", name, " within ", absl::FormatDuration(timeout), "; is it overloaded?"));
+  }
   return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
 }
 

@@ -38,6 +38,17 @@ inline v1::RegisterRequest Registration(v1::MemberKind kind, const std::string& 
   return request;
 }
 
+inline v1::ReportRequest ReportOf(const std::string& worker_id, const std::string& job_id, uint32_t rank,
+                                  v1::ReportRequest::End end, const std::string& error = "") {
+  v1::ReportRequest request;
+  request.set_member_id(worker_id);
+  request.set_job_id(job_id);
+  request.set_epoch(1);
+  request.set_rank(rank);
+  request.set_end(end);
+  request.set_error(error);
+  return request;
+}
 class PlaneTest : public testing::Test {
  protected:
   explicit PlaneTest(const std::string& state = "") { Restart(state); }
@@ -85,17 +96,6 @@ class PlaneTest : public testing::Test {
     return response.ok() ? response->task() : v1::Task();
   }
 
-  static v1::ReportRequest ReportOf(const std::string& worker_id, const std::string& job_id, uint32_t rank,
-                                    v1::ReportRequest::End end, const std::string& error = "") {
-    v1::ReportRequest request;
-    request.set_member_id(worker_id);
-    request.set_job_id(job_id);
-    request.set_epoch(1);
-    request.set_rank(rank);
-    request.set_end(end);
-    request.set_error(error);
-    return request;
-  }
   // Whether the worker is told to stop.
   bool Report(const std::string& worker_id, const std::string& job_id, uint32_t rank, v1::ReportRequest::End end,
               const std::string& error = "") {
