@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <set>
 #include <vector>
@@ -76,11 +77,23 @@ class RocksStore final : public ColdStore {
 
   absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) override;
 
+  // Takes a few syncs of RocksDB's manifest, so a table asks for it when it first has something to write.
+  absl::StatusOr<rocksdb::ColumnFamilyHandle*> MakeFamily(const std::string& name) {
+    rocksdb::ColumnFamilyHandle* family = nullptr;
+    // The prefix keeps a table called "default" apart from RocksDB's own family.
+    RETURN_IF_ERROR(FromRocks(db_->CreateColumnFamily(family_options_, absl::StrCat("table.", name), &family),
+                              absl::StrCat("make table \"", name, "\""), directory_));
+    return family;
+  }
+
+  // family is null if none was made.
   void Close(const std::string& name, rocksdb::ColumnFamilyHandle* family) {
-    const rocksdb::Status dropped = db_->DropColumnFamily(family);
-    if (!dropped.ok()) LOG(WARNING) << FromRocks(dropped, absl::StrCat("drop table \"", name, "\""), directory_);
-    const rocksdb::Status closed = db_->DestroyColumnFamilyHandle(family);
-    if (!closed.ok()) LOG(WARNING) << FromRocks(closed, absl::StrCat("close table \"", name, "\""), directory_);
+    if (family != nullptr) {
+      const rocksdb::Status dropped = db_->DropColumnFamily(family);
+      if (!dropped.ok()) LOG(WARNING) << FromRocks(dropped, absl::StrCat("drop table \"", name, "\""), directory_);
+      const rocksdb::Status closed = db_->DestroyColumnFamilyHandle(family);
+      if (!closed.ok()) LOG(WARNING) << FromRocks(closed, absl::StrCat("close table \"", name, "\""), directory_);
+    }
     absl::MutexLock lock(&mu_);
     open_.erase(name);
   }
@@ -99,13 +112,17 @@ class RocksStore final : public ColdStore {
 
 class RocksTable final : public ColdTable {
  public:
-  RocksTable(RocksStore* store, rocksdb::ColumnFamilyHandle* family, std::string name, uint64_t record_bytes)
-      : store_(store), family_(family), name_(std::move(name)), record_bytes_(record_bytes) {}
-  ~RocksTable() override { store_->Close(name_, family_); }
+  RocksTable(RocksStore* store, std::string name, uint64_t record_bytes)
+      : store_(store), name_(std::move(name)), record_bytes_(record_bytes) {}
+  ~RocksTable() override { store_->Close(name_, family()); }
 
   absl::Status Read(std::span<const Key> keys, std::span<char> records, std::span<uint8_t> found) const override {
     CHECK_EQ(records.size(), keys.size() * record_bytes_);
     CHECK_EQ(found.size(), keys.size());
+    if (family() == nullptr) {
+      std::fill(found.begin(), found.end(), uint8_t{0});
+      return absl::OkStatus();
+    }
     std::vector<RocksKey> rocks_keys(keys.size());
     std::vector<rocksdb::Slice> slices(keys.size());
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -114,7 +131,8 @@ class RocksTable final : public ColdTable {
     }
     std::vector<rocksdb::PinnableSlice> values(keys.size());
     std::vector<rocksdb::Status> statuses(keys.size());
-    store_->db()->MultiGet(rocksdb::ReadOptions(), family_, keys.size(), slices.data(), values.data(), statuses.data());
+    store_->db()->MultiGet(rocksdb::ReadOptions(), family(), keys.size(), slices.data(), values.data(),
+                           statuses.data());
     for (size_t i = 0; i < keys.size(); ++i) {
       found[i] = statuses[i].ok() ? 1 : 0;
       if (statuses[i].IsNotFound()) continue;
@@ -127,10 +145,11 @@ class RocksTable final : public ColdTable {
 
   absl::Status Write(std::span<const Key> keys, std::span<const char* const> records) override {
     CHECK_EQ(records.size(), keys.size());
+    ASSIGN_OR_RETURN(rocksdb::ColumnFamilyHandle* const family, MakeFamily());
     rocksdb::WriteBatch batch(keys.size() * (record_bytes_ + kKeyBytes + 8));
     for (size_t i = 0; i < keys.size(); ++i) {
       const RocksKey key = MakeRocksKey(BucketOf(keys[i]), keys[i]);
-      const rocksdb::Status put = batch.Put(family_, AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
+      const rocksdb::Status put = batch.Put(family, AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
       CHECK(put.ok()) << put.ToString();  // Into memory.
     }
     rocksdb::WriteOptions options;
@@ -141,13 +160,14 @@ class RocksTable final : public ColdTable {
 
   absl::Status Scan(uint32_t bucket_begin, uint32_t bucket_end,
                     absl::FunctionRef<absl::Status(Key, absl::string_view)> visit) const override {
+    if (family() == nullptr) return absl::OkStatus();
     const RocksKey begin = MakeRocksKey(bucket_begin, 0), end = MakeRocksKey(bucket_end, 0);
     const rocksdb::Slice upper = AsSlice(end);
     rocksdb::ReadOptions options;
     options.iterate_upper_bound = &upper;
     options.fill_cache = false;  // Would push out what training reads.
     options.readahead_size = 2 << 20;
-    const std::unique_ptr<rocksdb::Iterator> it(store_->db()->NewIterator(options, family_));
+    const std::unique_ptr<rocksdb::Iterator> it(store_->db()->NewIterator(options, family()));
     for (it->Seek(AsSlice(begin)); it->Valid(); it->Next()) {
       const Key key = RowKeyOf(it->key());
       RETURN_IF_ERROR(CheckSize(key, it->value()));
@@ -158,7 +178,8 @@ class RocksTable final : public ColdTable {
 
   uint64_t FileBytes() const override {
     uint64_t bytes = 0;
-    store_->db()->GetIntProperty(family_, rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+    if (family() == nullptr) return bytes;
+    store_->db()->GetIntProperty(family(), rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
     return bytes;
   }
 
@@ -170,10 +191,25 @@ class RocksTable final : public ColdTable {
                                             "; has something else written there?"));
   }
 
+  // Null until something has been written.
+  rocksdb::ColumnFamilyHandle* family() const { return family_.load(std::memory_order_acquire); }
+
+  absl::StatusOr<rocksdb::ColumnFamilyHandle*> MakeFamily() {
+    if (family() != nullptr) return family();
+    absl::MutexLock lock(&mu_);
+    if (family() != nullptr) return family();
+    ASSIGN_OR_RETURN(rocksdb::ColumnFamilyHandle* const made, store_->MakeFamily(name_));
+    family_.store(made, std::memory_order_release);
+    return made;
+  }
+
   RocksStore* const store_;
-  rocksdb::ColumnFamilyHandle* const family_;
   const std::string name_;
   const uint64_t record_bytes_;
+
+  absl::Mutex mu_;  // Held while the family is made.
+  // Release and acquire: who sees the pointer sees what it points to.
+  std::atomic<rocksdb::ColumnFamilyHandle*> family_{nullptr};
 };
 
 absl::StatusOr<std::unique_ptr<ColdTable>> RocksStore::OpenTable(const std::string& name, uint64_t record_bytes) {
@@ -181,14 +217,7 @@ absl::StatusOr<std::unique_ptr<ColdTable>> RocksStore::OpenTable(const std::stri
   if (!open_.insert(name).second) {
     return absl::AlreadyExistsError(absl::StrCat("cold store ", directory_, ": table \"", name, "\" is open already"));
   }
-  rocksdb::ColumnFamilyHandle* family = nullptr;
-  // The prefix keeps a table called "default" apart from RocksDB's own family.
-  const rocksdb::Status status = db_->CreateColumnFamily(family_options_, absl::StrCat("table.", name), &family);
-  if (!status.ok()) {
-    open_.erase(name);
-    return FromRocks(status, absl::StrCat("make table \"", name, "\""), directory_);
-  }
-  return std::unique_ptr<ColdTable>(std::make_unique<RocksTable>(this, family, name, record_bytes));
+  return std::unique_ptr<ColdTable>(std::make_unique<RocksTable>(this, name, record_bytes));
 }
 
 }  // namespace

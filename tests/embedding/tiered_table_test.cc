@@ -188,7 +188,7 @@ TEST(TieredTable, AFullDiskIsAnErrorThatNamesTheDirectoryAndNoRowIsLost) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit = old_limit;
-  limit.rlim_cur = 1 << 20;
+  limit.rlim_cur = 256 << 10;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   absl::Status status;
   Key next = 0;
