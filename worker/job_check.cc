@@ -191,7 +191,7 @@ absl::Status ValidateJob(const v1::Job& job) {
   RETURN_IF_ERROR(CheckName("name", job.name()));
   RETURN_IF_ERROR(CheckTables(job));
   RETURN_IF_ERROR(CheckFeatures(job));
-  RETURN_IF_ERROR(CheckData(job));
+  RETURN_IF_ERROR(ValidateData(job));
   RETURN_IF_ERROR(CheckTrain(job));
   RETURN_IF_ERROR(CheckModel(job, DenseColumnCount(job.data())));
   RETURN_IF_ERROR(CheckEval(job));

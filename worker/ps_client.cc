@@ -141,14 +141,10 @@ PsPull::PsPull(PsClient* client) : client_(client), calls_(&client->servers_, &P
 
 void PsPull::Start(uint64_t step, bool create, const KeyPartition* partition) {
   partition_ = partition;
-  chunks_.clear();
-  for (uint32_t c = 0; c < partition->chunks().size(); ++c) {
-    const KeyPartition::Chunk& chunk = partition->chunks()[c];
-    if (chunk.piece_begin != chunk.piece_end) chunks_.push_back(c);
-  }
-  calls_.Resize(chunks_.size());
-  for (size_t call = 0; call < chunks_.size(); ++call) {
-    const KeyPartition::Chunk& chunk = partition->chunks()[chunks_[call]];
+  const std::span<const KeyPartition::Chunk> chunks = partition->chunks();
+  calls_.Resize(chunks.size());
+  for (size_t call = 0; call < chunks.size(); ++call) {
+    const KeyPartition::Chunk& chunk = chunks[call];
     v1::PullRequest* request = calls_.request(call);
     *request->mutable_context() = client_->options_.context;
     request->set_step(step);
@@ -162,7 +158,7 @@ void PsPull::Start(uint64_t step, bool create, const KeyPartition* partition) {
     }
   }
   calls_.Start({client_->options_.pull_timeout, client_->options_.unavailable_timeout},
-               [&](size_t call) { return partition->chunks()[chunks_[call]].server; });
+               [&](size_t call) { return chunks[call].server; });
 }
 
 absl::Status PsPull::Finish(std::span<const std::span<float>> rows) {
@@ -171,7 +167,7 @@ absl::Status PsPull::Finish(std::span<const std::span<float>> rows) {
   const std::vector<uint32_t>& dims = client_->options_.dims;
   bytes_ = 0;
   for (size_t call = 0; call < calls_.size(); ++call) {
-    const KeyPartition::Chunk& chunk = partition_->chunks()[chunks_[call]];
+    const KeyPartition::Chunk& chunk = partition_->chunks()[call];
     const v1::PullResponse& response = calls_.response(call);
     const auto wrong = [&](const std::string& what) {
       return absl::InternalError(absl::StrCat("parameter server ", chunk.server, " at ",

@@ -82,7 +82,8 @@ class PsPull {
   explicit PsPull(PsClient* client);
 
   // Asks for the rows as they are after `step` steps. create: absent rows come to be; else this is a look
-  // (evaluation). `partition` stays as it is until Finish.
+  // (evaluation). A server without a key is asked for none, so that after Finish all of them have applied `step` steps
+  // and will take a push of step `step`. `partition` stays as it is until Finish.
   void Start(uint64_t step, bool create, const KeyPartition* partition);
   // Waits, and writes row i of table t, that of keys(t)[i], to rows[t][i * dim ...].
   // REQUIRES: Start; rows[t].size() == keys(t).size() * dim.
@@ -93,7 +94,6 @@ class PsPull {
  private:
   PsClient* const client_;
   const KeyPartition* partition_ = nullptr;
-  std::vector<uint32_t> chunks_;  // Call -> chunk: those that hold keys.
   uint64_t bytes_ = 0;
   CallSet<v1::PullRequest, v1::PullResponse> calls_;
 };

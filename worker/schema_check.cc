@@ -122,7 +122,7 @@ absl::Status MatchColumns(const v1::Job& job, const std::set<std::string>& colum
 
 }  // namespace
 
-absl::Status CheckData(const v1::Job& job) {
+absl::Status ValidateData(const v1::Job& job) {
   const v1::DataConfig& data = job.data();
   if (data.has_train()) {
     RETURN_IF_ERROR(CheckSource("data.train", data.train()));

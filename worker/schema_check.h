@@ -10,9 +10,9 @@ namespace sparrow {
 
 // The half of ValidateJob (worker/job_check.h) that is about job.data: sources, format, and that every feature finds
 // its column and every categorical column its feature.
-absl::Status CheckData(const v1::Job& job);
+absl::Status ValidateData(const v1::Job& job);
 
-// Dense inputs that the format gives. REQUIRES: CheckData passed.
+// Dense inputs that the format gives. REQUIRES: ValidateData passed.
 uint32_t DenseColumnCount(const v1::DataConfig& data);
 
 }  // namespace sparrow

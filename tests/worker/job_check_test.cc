@@ -1,0 +1,167 @@
+#include "worker/job_check.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "base/file.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::Job GoodJob() {
+  v1::Job job;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(R"(
+    name: "good"
+    data {
+      train { path: "train.tsv" rows { take_share: 0.9 } }
+      test { path: "test.tsv" }
+      text {
+        columns { name: "click" label {} }
+        columns { name: "n" dense {} }
+        columns { name: "user" categorical {} }
+        columns { name: "tags" categorical { separator: "|" weight_separator: ":" } }
+        columns { name: "note" ignored {} }
+      }
+    }
+    tables { name: "user" dim: 4 bounded_rows: 100 optimizer { learning_rate: 0.1 sgd {} } }
+    tables { name: "tags" dim: 4 hashed {} optimizer { learning_rate: 0.1 adam {} } }
+    features { name: "user" modulo: 100 }
+    features { name: "tags" }
+    model { dlrm { bottom: 8 bottom: 4 top: 8 top: 1 } }
+    train { batch_size: 32 optimizer { learning_rate: 0.05 adamw {} } schedule { warmup_steps: 10 cosine { decay_steps: 100 } } }
+  )",
+                                                            &job));
+  return job;
+}
+
+TEST(JobCheck, AGoodJobPasses) { EXPECT_TRUE(ValidateJob(GoodJob()).ok()) << ValidateJob(GoodJob()); }
+
+struct BadJob {
+  const char* name;
+  void (*spoil)(v1::Job* job);
+  const char* message;
+};
+
+class JobCheckRefuses : public ::testing::TestWithParam<BadJob> {};
+
+TEST_P(JobCheckRefuses, InOneLineThatNamesTheField) {
+  v1::Job job = GoodJob();
+  GetParam().spoil(&job);
+  const absl::Status status = ValidateJob(job);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+}
+
+const BadJob kBadJobs[] = {
+    {"NoName", [](v1::Job* job) { job->clear_name(); }, "name is \"\""},
+    {"NameWithSlash", [](v1::Job* job) { job->set_name("../x"); }, "name is \"../x\""},
+    {"TableTwice", [](v1::Job* job) { job->mutable_tables(1)->set_name("user"); }, "tables[1].name is \"user\""},
+    {"TableDim", [](v1::Job* job) { job->mutable_tables(1)->set_dim(0); }, "tables[1]"},
+    {"TableOptimizer", [](v1::Job* job) { job->mutable_tables(0)->mutable_optimizer()->mutable_adamw(); }, "tables[0]"},
+    {"UnusedTable", [](v1::Job* job) { *job->add_tables() = job->tables(0), job->mutable_tables(2)->set_name("x"); },
+     "tables[2] (\"x\") is read by no feature"},
+    {"FeatureTwice", [](v1::Job* job) { job->mutable_features(1)->set_name("user"); }, "features[1].name is \"user\""},
+    {"FeatureWithoutTable", [](v1::Job* job) { job->mutable_features(1)->set_table("absent"); },
+     "features[1] (\"tags\") reads table \"absent\""},
+    {"FeatureWithoutColumn", [](v1::Job* job) { job->mutable_features(1)->set_column("note"); },
+     "features[1] (\"tags\") reads column \"note\""},
+    {"ColumnWithoutFeature",
+     [](v1::Job* job) { job->mutable_data()->mutable_text()->mutable_columns(4)->mutable_categorical(); },
+     "categorical column \"note\" of data.text is read by no feature"},
+    {"ModuloOverRows", [](v1::Job* job) { job->mutable_features(0)->set_modulo(101); },
+     "features[0].modulo is 101, but table \"user\" has 100 rows"},
+    {"ModuloZero", [](v1::Job* job) { job->mutable_features(1)->set_modulo(0); }, "features[1].modulo is 0"},
+    {"BagSize", [](v1::Job* job) { job->mutable_features(1)->set_bag_size(3); }, "features[1].bag_size is 3"},
+    {"NoFormat", [](v1::Job* job) { job->mutable_data()->clear_format(); }, "data has no format"},
+    {"NoTrainPath", [](v1::Job* job) { job->mutable_data()->mutable_train()->clear_path(); },
+     "data.train.path is empty"},
+    {"NoTrain", [](v1::Job* job) { job->mutable_data()->clear_train(); }, "data.train is not set"},
+    {"ShareOverOne", [](v1::Job* job) { job->mutable_data()->mutable_train()->mutable_rows()->set_take_share(1.5); },
+     "data.train.rows.take_share is 1.5"},
+    {"TwoTakes", [](v1::Job* job) { job->mutable_data()->mutable_train()->mutable_rows()->set_take_rows(5); },
+     "take_rows 5 and take_share 0.9"},
+    {"Delimiter", [](v1::Job* job) { job->mutable_data()->mutable_text()->set_delimiter("::"); },
+     "data.text.delimiter is \"::\""},
+    {"TwoLabels", [](v1::Job* job) { job->mutable_data()->mutable_text()->mutable_columns(4)->mutable_label(); },
+     "second label"},
+    {"NoLabel", [](v1::Job* job) { job->mutable_data()->mutable_text()->mutable_columns(0)->mutable_ignored(); },
+     "no label"},
+    {"ColumnTwice", [](v1::Job* job) { job->mutable_data()->mutable_text()->mutable_columns(4)->set_name("n"); },
+     "data.text.columns[4].name is \"n\""},
+    {"SeparatorIsDelimiter",
+     [](v1::Job* job) {
+       job->mutable_data()->mutable_text()->mutable_columns(3)->mutable_categorical()->set_separator("\t");
+     },
+     "separator is \"\\t\", which is the delimiter too"},
+    {"DlrmDims", [](v1::Job* job) { job->mutable_tables(1)->set_dim(8); },
+     "tables[1].dim (\"tags\") is 8, but the last layer"},
+    {"TopEnd", [](v1::Job* job) { job->mutable_model()->mutable_dlrm()->set_top(1, 2); }, "model.dlrm.top ends with 2"},
+    {"TopEmpty", [](v1::Job* job) { job->mutable_model()->mutable_dlrm()->clear_top(); },
+     "model.dlrm.top ends with nothing"},
+    {"LayerZero", [](v1::Job* job) { job->mutable_model()->mutable_dlrm()->set_bottom(0, 0); },
+     "model.dlrm.bottom[0] is 0"},
+    {"BottomEmpty", [](v1::Job* job) { job->mutable_model()->mutable_dlrm()->clear_bottom(); },
+     "model.dlrm.bottom is empty, but the data has 1 dense columns"},
+    {"NoModel", [](v1::Job* job) { job->clear_model(); }, "model is not set"},
+    {"BatchZero", [](v1::Job* job) { job->mutable_train()->set_batch_size(0); }, "train.batch_size is 0"},
+    {"BatchUnset", [](v1::Job* job) { job->mutable_train()->clear_batch_size(); }, "train.batch_size is not set"},
+    {"BatchHuge", [](v1::Job* job) { job->mutable_train()->set_batch_size(16777217); }, "train.batch_size is 16777217"},
+    {"NoOptimizer", [](v1::Job* job) { job->mutable_train()->clear_optimizer(); }, "train.optimizer is not set"},
+    {"DenseFtrl", [](v1::Job* job) { job->mutable_train()->mutable_optimizer()->mutable_ftrl(); }, "train.optimizer"},
+    {"Schedule", [](v1::Job* job) { job->mutable_train()->mutable_schedule()->mutable_cosine()->clear_decay_steps(); },
+     "train.schedule"},
+    {"StepsZero", [](v1::Job* job) { job->mutable_train()->set_steps_max(0); }, "train.steps_max is 0"},
+    {"LossEveryZero", [](v1::Job* job) { job->mutable_train()->set_loss_every_steps(0); },
+     "train.loss_every_steps is 0"},
+    {"EvalBatchZero", [](v1::Job* job) { job->mutable_eval()->set_batch_size(0); }, "eval.batch_size is 0"},
+    {"EvalWithoutTest",
+     [](v1::Job* job) { job->mutable_data()->clear_test(), job->mutable_eval()->set_every_steps(5); },
+     "eval.every_steps is 5, but data.test is not set"},
+    {"NothingToDo", [](v1::Job* job) { job->mutable_data()->clear_test(), job->mutable_train()->set_epochs(0); },
+     "train.epochs is 0"},
+    {"Servers", [](v1::Job* job) { job->mutable_cluster()->set_servers(4097); }, "cluster.servers is 4097"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Jobs, JobCheckRefuses, ::testing::ValuesIn(kBadJobs),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(JobCheck, TheJobsThatWeShipPass) {
+  int jobs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(SPARROW_SOURCE_DIR "/deploy/jobs")) {
+    if (entry.path().extension() != ".textproto") continue;
+    const auto text = ReadFile(entry.path().string());
+    ASSERT_TRUE(text.ok()) << text.status();
+    v1::Job job;
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(*text, &job)) << entry.path();
+    EXPECT_TRUE(ValidateJob(job).ok()) << entry.path() << ": " << ValidateJob(job);
+    ++jobs;
+  }
+  EXPECT_GE(jobs, 5);
+}
+
+TEST(JobCheck, AnEvaluationNeedsNoTrainingData) {
+  v1::Job job = GoodJob();
+  job.mutable_train()->set_epochs(0);
+  job.mutable_data()->clear_train();
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+}
+
+TEST(JobCheck, TablesOfDifferentDimsAreFineForDcnv2) {
+  v1::Job job = GoodJob();
+  job.mutable_tables(1)->set_dim(13);
+  job.mutable_model()->mutable_dcnv2()->add_bottom(8);
+  job.mutable_model()->mutable_dcnv2()->add_top(1);
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+}
+
+}  // namespace
+}  // namespace sparrow

@@ -1,0 +1,260 @@
+#include "worker/ps_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/worker/fake_transport.h"
+#include "worker/key_partition.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSeed = 7;
+
+// Some servers, and a client of them.
+class Cluster {
+ public:
+  Cluster(uint32_t servers, std::vector<uint32_t> dims, uint64_t chunk_bytes = 8 << 20, int held_server = -1)
+      : dims_(dims) {
+    std::vector<PsServer> ends;
+    for (uint32_t s = 0; s < servers; ++s) {
+      servers_.push_back(std::make_unique<FakeServer>(dims));
+      ends.push_back({absl::StrCat("host-", s, ":70", s),
+                      std::make_unique<FakeTransport>(servers_[s].get(), static_cast<int>(s) == held_server)});
+    }
+    PsClientOptions options;
+    options.dims = dims;
+    options.chunk_bytes = chunk_bytes;
+    options.unavailable_timeout = absl::Seconds(2);
+    client_ = std::make_unique<PsClient>(options, ShardAssignment::RowWise(servers), std::move(ends));
+  }
+
+  PsClient* client() { return client_.get(); }
+  FakeServer* server(uint32_t s) { return servers_[s].get(); }
+
+  KeyPartition Partition(const std::vector<std::vector<Key>>& keys) {
+    std::vector<std::span<const Key>> views(keys.begin(), keys.end());
+    KeyPartition partition;
+    client_->Partition(views, &partition);
+    return partition;
+  }
+
+  // Rows of all tables, by table.
+  absl::StatusOr<std::vector<std::vector<float>>> Pull(const std::vector<std::vector<Key>>& keys, uint64_t step = 0) {
+    const KeyPartition partition = Partition(keys);
+    std::vector<std::vector<float>> rows;
+    std::vector<std::span<float>> views;
+    for (size_t t = 0; t < keys.size(); ++t) rows.emplace_back(keys[t].size() * dims_[t], -1.0f);
+    for (std::vector<float>& table : rows) views.emplace_back(table);
+    PsPull pull(client_.get());
+    pull.Start(step, true, &partition);
+    const absl::Status status = pull.Finish(views);
+    if (!status.ok()) return status;
+    return rows;
+  }
+
+  absl::Status Push(const std::vector<std::vector<Key>>& keys, float gradient, uint64_t step = 0) {
+    const KeyPartition partition = Partition(keys);
+    std::vector<std::vector<float>> gradients;
+    std::vector<std::span<const float>> views;
+    for (size_t t = 0; t < keys.size(); ++t) gradients.emplace_back(keys[t].size() * dims_[t], gradient);
+    for (const std::vector<float>& table : gradients) views.emplace_back(table);
+    PsPush push(client_.get());
+    push.Start({.step = step, .samples = 3}, partition, views);
+    return push.Finish();
+  }
+
+ private:
+  const std::vector<uint32_t> dims_;
+  std::vector<std::unique_ptr<FakeServer>> servers_;
+  std::unique_ptr<PsClient> client_;
+};
+
+std::vector<Key> RandomKeys(size_t n, std::mt19937_64* random) {
+  std::unordered_set<Key> seen;
+  std::vector<Key> keys;
+  while (keys.size() < n) {
+    const Key key = (*random)();
+    if (seen.insert(key).second) keys.push_back(key);
+  }
+  return keys;
+}
+
+// Bucket edges and the patterns that hash tables like to reserve.
+std::vector<Key> AwkwardKeys() {
+  return {0,         1, uint64_t{1} << 63, (uint64_t{1} << 63) - 1, ~uint64_t{0}, ~uint64_t{0} - 1, ~uint64_t{0} - 2,
+          1ull << 32};
+}
+
+class PsClientOverServers : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(PsClientOverServers, PulledRowsAreThoseOfTheKeysInTheCallersOrder) {
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  std::mt19937_64 random(kSeed);
+  Cluster cluster(GetParam(), {4, 1, 7});
+  std::vector<std::vector<Key>> keys = {RandomKeys(5000, &random), {}, AwkwardKeys()};
+  const auto rows = cluster.Pull(keys);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  const std::vector<uint32_t> dims = {4, 1, 7};
+  for (uint32_t t = 0; t < 3; ++t) {
+    for (size_t i = 0; i < keys[t].size(); ++i) {
+      for (uint32_t d = 0; d < dims[t]; ++d) {
+        ASSERT_EQ((*rows)[t][i * dims[t] + d], FakeServer::InitialValue(t, keys[t][i], d)) << t << " " << i << " " << d;
+      }
+    }
+  }
+}
+
+TEST_P(PsClientOverServers, EveryKeyGoesToExactlyOneServerAndItIsTheShardMapsOne) {
+  std::mt19937_64 random(kSeed);
+  Cluster cluster(GetParam(), {2});
+  std::vector<Key> keys = AwkwardKeys();
+  for (const Key key : RandomKeys(3000, &random)) keys.push_back(key);
+  ASSERT_TRUE(cluster.Push({keys}, 1).ok());
+  size_t total = 0;
+  const ShardAssignment shards = ShardAssignment::RowWise(GetParam());
+  for (uint32_t s = 0; s < GetParam(); ++s) {
+    for (const auto& [table, key] : cluster.server(s)->keys()) EXPECT_EQ(shards.ServerOf(key), s) << key;
+    total += cluster.server(s)->keys().size();
+  }
+  EXPECT_EQ(total, keys.size());
+}
+
+TEST_P(PsClientOverServers, PushedGradientsArriveAtTheirRows) {
+  std::mt19937_64 random(kSeed);
+  Cluster cluster(GetParam(), {3}, /*chunk_bytes=*/1000);
+  const std::vector<std::vector<Key>> keys = {RandomKeys(2000, &random)};
+  ASSERT_TRUE(cluster.Push(keys, 0.5).ok());
+  const auto rows = cluster.Pull(keys, 1);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  for (size_t i = 0; i < keys[0].size(); ++i) {
+    ASSERT_EQ((*rows)[0][i * 3 + 2], FakeServer::InitialValue(0, keys[0][i], 2) + 0.5f);
+  }
+}
+
+TEST_P(PsClientOverServers, EveryServerGetsEveryPartEvenIfEmpty) {
+  Cluster cluster(GetParam(), {3, 5});
+  ASSERT_TRUE(cluster.Push({{}, {}}, 1, /*step=*/4).ok());
+  for (uint32_t s = 0; s < GetParam(); ++s) EXPECT_EQ(cluster.server(s)->parts(4), std::make_pair(1u, 1u));
+}
+
+TEST_P(PsClientOverServers, EveryServerIsPulledFromEvenForNoKey) {
+  Cluster cluster(GetParam(), {3});
+  ASSERT_TRUE(cluster.Pull({{}}).ok());
+  for (uint32_t s = 0; s < GetParam(); ++s) EXPECT_EQ(cluster.server(s)->pulls(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Servers, PsClientOverServers, ::testing::Values(1, 3, 5, 7));
+
+TEST(PsClient, NoMessageIsMuchLargerThanAChunk) {
+  std::mt19937_64 random(kSeed);
+  const uint64_t chunk = 4096;
+  Cluster cluster(3, {16, 1}, chunk);
+  const std::vector<std::vector<Key>> keys = {RandomKeys(3000, &random), RandomKeys(3000, &random)};
+  ASSERT_TRUE(cluster.Pull(keys).ok());
+  ASSERT_TRUE(cluster.Push(keys, 1).ok());
+  for (uint32_t s = 0; s < 3; ++s) {
+    EXPECT_LT(cluster.server(s)->largest_message(), chunk + 256);
+    const auto [received, expected] = cluster.server(s)->parts(0);
+    EXPECT_EQ(received, expected);
+    EXPECT_GT(received, 10u);
+  }
+}
+
+TEST(PsClient, ARowLargerThanAChunkTravelsAlone) {
+  Cluster cluster(1, {4096}, /*chunk_bytes=*/1000);
+  const auto rows = cluster.Pull({{5, 6, 7}});
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ((*rows)[0][2 * 4096 + 4095], FakeServer::InitialValue(0, 7, 4095));
+  EXPECT_EQ(cluster.server(0)->pulls(), 3);
+}
+
+TEST(PsClient, MessagesAreReusedByLaterStepsOfOtherShapes) {
+  std::mt19937_64 random(kSeed);
+  Cluster cluster(2, {3, 2}, 512);
+  PsPull pull(cluster.client());
+  for (const size_t n : {300, 0, 7, 500, 1}) {
+    const std::vector<std::vector<Key>> keys = {RandomKeys(n, &random), RandomKeys(500 - n, &random)};
+    const KeyPartition partition = cluster.Partition(keys);
+    std::vector<float> first(keys[0].size() * 3), second(keys[1].size() * 2);
+    const std::vector<std::span<float>> rows = {first, second};
+    pull.Start(0, true, &partition);
+    ASSERT_TRUE(pull.Finish(rows).ok());
+    for (size_t i = 0; i < keys[0].size(); ++i) ASSERT_EQ(first[i * 3], FakeServer::InitialValue(0, keys[0][i], 0));
+    for (size_t i = 0; i < keys[1].size(); ++i) ASSERT_EQ(second[i * 2], FakeServer::InitialValue(1, keys[1][i], 0));
+  }
+}
+
+TEST(PsClient, APushWhoseAcknowledgementWasLostIsRepeatedAndAppliedOnce) {
+  Cluster cluster(1, {2});
+  for (uint64_t step = 0; step < 5; ++step) {
+    cluster.server(0)->DropAcknowledgements(step % 2 == 0 ? 2 : 0);
+    ASSERT_TRUE(cluster.Push({{11, 12}}, 1, step).ok());
+  }
+  EXPECT_EQ(cluster.server(0)->pushes(), 5 + 3 * 2);
+  const auto rows = cluster.Pull({{11}}, 5);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ((*rows)[0][0], FakeServer::InitialValue(0, 11, 0) + 5);
+}
+
+TEST(PsClient, APullIsRepeatedWhileTheServerIsUnavailable) {
+  Cluster cluster(3, {2});
+  cluster.server(1)->FailPulls(3);
+  const auto rows = cluster.Pull({{1, 2, 3, 4, 5, 6, 7, 8}});
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(cluster.server(1)->pulls(), 4);
+}
+
+TEST(PsClient, AServerThatStaysAwayIsNamedWithItsAddress) {
+  Cluster cluster(3, {2});
+  cluster.server(2)->FailPulls(1 << 20);
+  const absl::Time start = absl::Now();
+  const absl::Status status = cluster.Pull({{1, 2, 3, 4, 5, 6, 7, 8}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parameter server 2 at host-2:702: pull"));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(PsClient, AnErrorThatIsNotUnavailableIsFinalAtOnceAndEndsTheOtherCalls) {
+  Cluster cluster(2, {2}, 8 << 20, /*held_server=*/1);  // Server 1 never answers a pull.
+  cluster.server(0)->SetPullError(absl::FailedPreconditionError("another epoch"));
+  const absl::Status status = cluster.Pull({{1, 2, 3, 4, 5, 6, 7, 8}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parameter server 0 at host-0:700: pull: another epoch"));
+  EXPECT_EQ(cluster.server(0)->pulls(), 1);
+}
+
+TEST(PsClient, CancelEndsAWaitingPull) {
+  Cluster cluster(2, {2}, 8 << 20, /*held_server=*/0);
+  std::thread canceller([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    cluster.client()->Cancel();
+  });
+  const absl::Status status = cluster.Pull({{1, 2, 3}}).status();
+  canceller.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+}
+
+TEST(PsClient, APullThatIsNotFinishedEndsWithItsOwner) {
+  Cluster cluster(2, {2}, 8 << 20, /*held_server=*/0);
+  const std::vector<std::vector<Key>> keys = {{1, 2, 3}};
+  const KeyPartition partition = cluster.Partition(keys);
+  PsPull pull(cluster.client());
+  pull.Start(0, true, &partition);
+}
+
+}  // namespace
+}  // namespace sparrow

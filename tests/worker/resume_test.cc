@@ -1,0 +1,185 @@
+// Checkpoints of whole runs: what is resumed, what is refused, what is left alone.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "tests/worker/training_harness.h"
+#include "worker/checkpoint.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSeed = 11;
+
+class Resume : public ::testing::Test {
+ protected:
+  Resume() {
+    WriteClicks(harness_.data_root() + "/train.tsv", 32 * 10 + 7, kSeed);
+    WriteClicks(harness_.data_root() + "/test.tsv", 200, kSeed + 1);
+  }
+
+  static v1::Job SavingJob() {
+    v1::Job job = ClickJob();
+    job.mutable_checkpoint()->set_at_end(true);
+    return job;
+  }
+  // Trains SavingJob for `steps` steps; returns the checkpoint.
+  std::string Save(uint64_t steps) {
+    v1::Job job = SavingJob();
+    job.mutable_train()->set_steps_max(steps);
+    const auto result = harness_.Train(job, {});
+    EXPECT_TRUE(result.status().ok()) << result.status();
+    return result.summary().checkpoint();
+  }
+  std::string Dense(const std::string& checkpoint) {
+    const auto bytes = ReadFile(checkpoint + "/" + kDenseFileName);
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    return bytes.ok() ? *bytes : "";
+  }
+  std::string Refusal(const std::string& checkpoint, const v1::Job& job) {
+    const auto result = harness_.Train(job, {.restore_from = checkpoint});
+    EXPECT_FALSE(result.status().ok());
+    return std::string(result.status().message());
+  }
+
+  TrainingHarness harness_;
+};
+
+class ResumeAt : public Resume, public ::testing::WithParamInterface<uint64_t> {};
+
+// 11 steps an epoch; cuts in an epoch, at its end, and behind it.
+TEST_P(ResumeAt, EqualsTrainingWithoutInterruptionBitForBit) {
+  v1::Job job = SavingJob();
+  job.mutable_train()->set_epochs(2);
+  const auto whole = harness_.Train(job, {});
+  ASSERT_TRUE(whole.status().ok()) << whole.status();
+  ASSERT_EQ(whole.summary().steps(), 22u);
+
+  v1::Job first = job;
+  first.mutable_train()->set_steps_max(GetParam());
+  const auto cut = harness_.Train(first, {});
+  ASSERT_TRUE(cut.status().ok()) << cut.status();
+  ASSERT_EQ(cut.summary().steps(), GetParam());
+  // The rows come back on another number of servers.
+  const auto rest = harness_.Train(job, {.servers = 3, .restore_from = cut.summary().checkpoint(), .job_id = "job-2"});
+  ASSERT_TRUE(rest.status().ok()) << rest.status();
+  EXPECT_EQ(rest.summary().steps(), 22u);
+
+  std::vector<double> expected, got;
+  for (const v1::LossPoint& point : whole.recorder.losses) expected.push_back(point.loss());
+  for (const v1::LossPoint& point : cut.recorder.losses) got.push_back(point.loss());
+  for (const v1::LossPoint& point : rest.recorder.losses) got.push_back(point.loss());
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(Dense(rest.summary().checkpoint()), Dense(whole.summary().checkpoint()));
+  EXPECT_EQ(rest.summary().eval().auc(), whole.summary().eval().auc());
+  EXPECT_EQ(rest.summary().eval().loss(), whole.summary().eval().loss());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, ResumeAt, ::testing::Values(1, 10, 11, 15));
+
+TEST_F(Resume, AFinishedJobGoesOnWithMoreEpochs) {
+  const auto first = harness_.Train(SavingJob(), {});
+  ASSERT_EQ(first.summary().steps(), 11u);
+  v1::Job longer = SavingJob();
+  longer.mutable_train()->set_epochs(3);
+  const auto more = harness_.Train(longer, {.restore_from = first.summary().checkpoint()});
+  ASSERT_TRUE(more.status().ok()) << more.status();
+  EXPECT_EQ(more.summary().steps(), 33u);
+  EXPECT_EQ(more.summary().rows_trained(), 2u * 327);
+}
+
+TEST_F(Resume, WithNothingLeftToTrainItEvaluatesAndTheStepsStay) {
+  const auto first = harness_.Train(SavingJob(), {});
+  const auto again = harness_.Train(SavingJob(), {.restore_from = first.summary().checkpoint()});
+  ASSERT_TRUE(again.status().ok()) << again.status();
+  EXPECT_EQ(again.summary().steps(), 11u);
+  EXPECT_EQ(again.summary().rows_trained(), 0u);
+  EXPECT_EQ(again.summary().eval().auc(), first.summary().eval().auc());
+  EXPECT_EQ(again.summary().checkpoint(), first.summary().checkpoint());
+}
+
+TEST_F(Resume, ZeroEpochsOnlyEvaluate) {
+  const auto first = harness_.Train(SavingJob(), {});
+  v1::Job job = SavingJob();
+  job.mutable_train()->set_epochs(0);
+  job.mutable_data()->clear_train();
+  job.mutable_train()->mutable_optimizer()->mutable_sgd();  // Not the one of the checkpoint: it is not used.
+  const auto evaluated = harness_.Train(job, {.workers = 2, .restore_from = first.summary().checkpoint()});
+  ASSERT_TRUE(evaluated.status().ok()) << evaluated.status();
+  EXPECT_EQ(evaluated.summary().steps(), 11u);
+  EXPECT_NEAR(evaluated.summary().eval().auc(), first.summary().eval().auc(), 1e-6);
+}
+
+TEST_F(Resume, ASecondJobOfTheSameNameLeavesTheFirstCheckpointAlone) {
+  const std::string first = Save(4);
+  const std::string manifest = *ReadFile(first + "/" + kManifestName);
+  const std::string second = Save(4);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(*ReadFile(first + "/" + kManifestName), manifest);
+  EXPECT_TRUE(OpenCheckpoint(harness_.checkpoint_root(), second).ok());
+}
+
+TEST_F(Resume, OtherTablesFeaturesModelSeedOrColumnsAreRefusedByFieldAndBothValues) {
+  const std::string checkpoint = Save(2);
+  v1::Job job = SavingJob();
+  job.mutable_tables(0)->set_bounded_rows(41);
+  EXPECT_THAT(Refusal(checkpoint, job), HasSubstr("tables[0].bounded_rows is 40 in the checkpoint and 41 in the job"));
+  job = SavingJob();
+  job.mutable_features(2)->set_modulo(100);
+  EXPECT_THAT(Refusal(checkpoint, job),
+              HasSubstr("features[2].modulo is not set in the checkpoint and 100 in the job"));
+  job = SavingJob();
+  job.mutable_model()->mutable_dlrm()->set_top(0, 9);
+  EXPECT_THAT(Refusal(checkpoint, job), HasSubstr("model.dlrm.top[0] is 8 in the checkpoint and 9 in the job"));
+  job = SavingJob();
+  job.mutable_train()->set_seed(4);
+  EXPECT_THAT(Refusal(checkpoint, job), HasSubstr("train.seed is 3 in the checkpoint and 4 in the job"));
+  job = SavingJob();
+  job.mutable_data()->mutable_text()->mutable_columns()->SwapElements(1, 2);  // n2 before n1.
+  EXPECT_THAT(Refusal(checkpoint, job), HasSubstr("data.text.columns[0].name is \"n1\" in the checkpoint and \"n2\""));
+  job = SavingJob();
+  job.mutable_train()->mutable_optimizer()->mutable_sgd();
+  EXPECT_THAT(Refusal(checkpoint, job), HasSubstr("train.optimizer"));
+}
+
+TEST_F(Resume, ADamagedFileIsNamed) {
+  const std::string checkpoint = Save(2);
+  const auto opened = OpenCheckpoint(harness_.checkpoint_root(), checkpoint);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  std::vector<v1::SavedFile> files(opened->manifest.files().begin(), opened->manifest.files().end());
+  files.push_back(opened->manifest.dense());
+  ASSERT_GE(files.size(), 3u);
+  for (const v1::SavedFile& file : files) {
+    const std::string path = checkpoint + "/" + file.name();
+    const std::string good = *ReadFile(path);
+    std::string bad = good;
+    bad[bad.size() / 2] ^= 1;
+    std::ofstream(path, std::ios::binary) << bad;
+    EXPECT_THAT(Refusal(checkpoint, SavingJob()), HasSubstr(file.name())) << file.name();
+    std::ofstream(path, std::ios::binary) << good.substr(0, good.size() - 1);
+    EXPECT_THAT(Refusal(checkpoint, SavingJob()), HasSubstr(absl::StrCat(good.size() - 1, " bytes"))) << file.name();
+    std::filesystem::remove(path);
+    EXPECT_THAT(Refusal(checkpoint, SavingJob()), HasSubstr(file.name())) << file.name();
+    std::ofstream(path, std::ios::binary) << good;
+  }
+  EXPECT_TRUE(harness_.Train(SavingJob(), {.restore_from = checkpoint}).status().ok());
+}
+
+TEST_F(Resume, ADirectoryWithoutManifestIsNoCheckpointAndThoseInsideAreNamed) {
+  const std::string checkpoint = Save(2);
+  EXPECT_THAT(Refusal("clicks-job-1", SavingJob()), HasSubstr("it holds step-2"));
+  std::filesystem::remove(checkpoint + "/" + kManifestName);
+  EXPECT_THAT(Refusal(checkpoint, SavingJob()), HasSubstr(kManifestName));
+  EXPECT_THAT(Refusal("absent", SavingJob()), HasSubstr("no such directory"));
+  EXPECT_THAT(Refusal("/etc", SavingJob()), HasSubstr("outside"));
+}
+
+}  // namespace
+}  // namespace sparrow
