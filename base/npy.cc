@@ -162,6 +162,7 @@ NpyWriter::~NpyWriter() {
 
 absl::Status NpyWriter::Append(absl::string_view bytes) {
   CHECK(file_ != nullptr) << "Append after Close";
+  if (bytes.empty()) return absl::OkStatus();  // fwrite must not see its null pointer.
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) return ErrnoStatus(errno, "write", path_);
   bytes_written_ += bytes.size();
   return absl::OkStatus();
