@@ -131,7 +131,8 @@ absl::StatusOr<v1::HeartbeatResponse> ControlPlane::Heartbeat(const v1::Heartbea
   Section section(this);
   RETURN_IF_ERROR(CheckOpen());
   ASSIGN_OR_RETURN(MemberRecord * member, FindMember(request.member_id()));
-  member->heard = options_.clock->Now();
+  const absl::Time now = options_.clock->Now();
+  member->heard = now;
   metrics_->heartbeats.at(member->kind()).Increment();
   v1::HeartbeatResponse response;
   if (member->kind() == v1::SERVER) {
@@ -141,6 +142,8 @@ absl::StatusOr<v1::HeartbeatResponse> ControlPlane::Heartbeat(const v1::Heartbea
     return response;
   }
   if (member->job_id.empty()) return response;
+  jobs_.WorkerRuns(member->job_id, member->id, request.job_id() == member->job_id, now);
+  if (member->job_id.empty()) return response;  // That was its end.
   absl::StatusOr<JobRecord*> found = jobs_.Find(member->job_id);
   // A job that is over, or about to be, has no task any more: that tells the worker to stop.
   if (!found.ok() || (*found)->final() || (*found)->cancelling) return response;

@@ -255,6 +255,32 @@ absl::StatusOr<v1::ReportResponse> Jobs::Report(const v1::ReportRequest& request
   return response;
 }
 
+void Jobs::WorkerRuns(const std::string& job_id, const std::string& worker_id, bool runs, absl::Time now) {
+  const absl::StatusOr<JobRecord*> found = Find(job_id);
+  if (!found.ok()) return;
+  JobRecord* const job = *found;
+  for (size_t rank = 0; rank < job->workers.size(); ++rank) {
+    JobMember& worker = job->workers[rank];
+    if (worker.id != worker_id || worker.ended()) continue;
+    if (runs) {
+      worker.seen = true;
+    } else if (job->final()) {
+      worker.end = v1::ReportRequest::STOPPED;
+      on_release_(worker_id);
+    } else if (job->cancelling) {
+      worker.end = v1::ReportRequest::STOPPED;
+      Settle(job, now);
+    } else if (worker.seen) {
+      worker.end = v1::ReportRequest::FAILED;
+      Fail(job,
+           absl::StrCat(worker_id, " (rank ", rank,
+                        ") ended its task and could not report how; see its log, then submit with --resume"),
+           now);
+    }
+    return;
+  }
+}
+
 void Jobs::MemberGone(const std::string& member_id, const std::string& how, absl::Time now) {
   for (auto& [number, job] : jobs_) {
     const auto is_it = [&](const JobMember& member) { return member.id == member_id; };

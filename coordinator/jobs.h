@@ -39,6 +39,7 @@ struct JobMember {
   // Workers: how it ended, or RUNNING. A worker that is gone has ended.
   v1::ReportRequest::End end = v1::ReportRequest::RUNNING;
   bool gone = false;
+  bool seen = false;  // A heartbeat has said that it has the task.
 
   bool ended() const { return gone || end != v1::ReportRequest::RUNNING; }
 };
@@ -98,6 +99,10 @@ class Jobs {
   // A worker's report. NotFound, FailedPrecondition (another epoch, not its rank) or InvalidArgument (too large). May
   // be repeated.
   absl::StatusOr<v1::ReportResponse> Report(const v1::ReportRequest& request, absl::Time now);
+
+  // The worker that has a task of this job says whether it runs it. One that does not, and has reported no end, never
+  // began it (the job ended before) or could not report: then its task ends here.
+  void WorkerRuns(const std::string& job_id, const std::string& worker_id, bool runs, absl::Time now);
 
   // A member is no longer there; `how` continues its name: "left", "was not heard of for 10 s".
   void MemberGone(const std::string& member_id, const std::string& how, absl::Time now);

@@ -32,6 +32,11 @@ bool Pause(Cancellation* cancellation, absl::Duration time) {
   return !never.WaitFor(time);
 }
 
+// A call that the other end cancelled, not we: its server is shutting down.
+absl::Status CancelledIsUnavailable(absl::Status status) {
+  return absl::IsCancelled(status) ? absl::UnavailableError("the coordinator is shutting down") : status;
+}
+
 bool IsFinal(v1::JobStatus::State state) {
   return state == v1::JobStatus::SUCCEEDED || state == v1::JobStatus::FAILED || state == v1::JobStatus::CANCELLED;
 }
@@ -86,6 +91,7 @@ absl::Status CoordinatorLink::Call(const char* name, Method method, const Reques
     if (options.cancellation != nullptr && options.cancellation->cancelled()) {
       return absl::CancelledError(absl::StrCat(name, " was given up"));
     }
+    status = CancelledIsUnavailable(std::move(status));
     const absl::Duration left = deadline - absl::Now();
     if (!IsRetryable(status) || left <= absl::ZeroDuration()) return Explain(name, status, options.timeout);
     Pause(options.cancellation, std::min(kRetryPause, left));
@@ -201,7 +207,7 @@ absl::Status CoordinatorLink::WatchJob(const std::string& job_id,
       refused = !on_status(status);
     }
     if (refused || final) context.TryCancel();
-    const absl::Status status = FromGrpcStatus(reader->Finish());
+    const absl::Status status = CancelledIsUnavailable(FromGrpcStatus(reader->Finish()));
     if (final) return absl::OkStatus();
     if (refused || (options.cancellation != nullptr && options.cancellation->cancelled())) {
       return absl::CancelledError("WatchJob was given up");

@@ -104,6 +104,14 @@ absl::Status WorkerDaemon::Join(Metrics* metrics) {
   membership.registration.set_address(host);
   membership.registration.set_device(options_.device);
   membership.registration.set_metrics_address(metrics_address_);
+  membership.before_heartbeat = [this](v1::HeartbeatRequest* request) {
+    absl::MutexLock lock(&mu_);
+    if (running_.has_value()) {
+      request->set_job_id(running_->job_id());
+    } else if (wanted_.has_value()) {
+      request->set_job_id(wanted_->job_id());
+    }
+  };
   membership.on_heartbeat = [this](const v1::HeartbeatResponse& response) { OnHeartbeat(response); };
   membership.on_lost = [this](absl::Status reason) { OnLost(reason); };
   ASSIGN_OR_RETURN(membership_, Membership::Start(link_.get(), std::move(membership)));

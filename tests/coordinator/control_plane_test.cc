@@ -236,7 +236,11 @@ class RunningJobTest : public PlaneTest {
     AddWorker("10.0.0.2");
     job = Submit(Submission("first"));
   }
-  void SetUp() override { ASSERT_EQ(StateOf(job), v1::JobStatus::RUNNING); }
+  void SetUp() override {
+    ASSERT_EQ(StateOf(job), v1::JobStatus::RUNNING);
+    ASSERT_EQ(TaskOf("worker-1").job_id(), job);
+    ASSERT_EQ(TaskOf("worker-2").job_id(), job);
+  }
 
   std::string job;
 };
@@ -267,6 +271,33 @@ TEST_F(RunningJobTest, AFailingJobDoesNotHoldUpOneThatNeedsOnlyTheFreeWorkers) {
   EXPECT_EQ(StateOf(one), v1::JobStatus::RUNNING) << "although worker-1 still stops";
   EXPECT_EQ(TaskOf("worker-2").job_id(), one);
   EXPECT_EQ(TaskOf("worker-1").job_id(), "");
+}
+
+TEST_F(ControlPlaneTest, AWorkerThatNeverSawItsTaskIsFreeWhenTheJobHasEndedWithoutIt) {
+  AddServer("a:1");
+  AddWorker();
+  AddWorker();
+  const std::string failed = Submit(Submission("first"));
+  ASSERT_EQ(TaskOf("worker-1").job_id(), failed);
+  Report("worker-1", failed, 0, v1::ReportRequest::FAILED, "before worker-2 has asked");
+  const std::string cancelled = Submit(Submission("second", 2));
+  EXPECT_EQ(StatusOf(cancelled).message(), "needs 2 workers, 1 of 2 is free");
+  EXPECT_EQ(TaskOf("worker-2").job_id(), "") << "this heartbeat ends the task it never began";
+  ASSERT_EQ(StateOf(cancelled), v1::JobStatus::RUNNING);
+  ASSERT_TRUE(plane->CancelJob(cancelled).ok());
+  EXPECT_EQ(TaskOf("worker-1").job_id(), "");
+  EXPECT_EQ(TaskOf("worker-2").job_id(), "");
+  EXPECT_EQ(StateOf(cancelled), v1::JobStatus::CANCELLED);
+}
+
+TEST_F(RunningJobTest, AWorkerThatEndedItsTaskAndCouldNotReportFailsTheJob) {
+  ASSERT_TRUE(Heartbeat("worker-1").ok());
+  ASSERT_TRUE(Heartbeat("worker-2").ok());
+  v1::HeartbeatRequest idle;
+  idle.set_member_id("worker-2");
+  ASSERT_TRUE(plane->Heartbeat(idle).ok());
+  EXPECT_EQ(StateOf(job), v1::JobStatus::FAILED);
+  EXPECT_THAT(StatusOf(job).message(), HasSubstr("worker-2 (rank 1) ended its task and could not report"));
 }
 
 TEST_F(RunningJobTest, AServerThatIsNotHeardOfFailsTheJobAndIsNamed) {

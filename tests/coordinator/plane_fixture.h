@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -87,7 +88,12 @@ class PlaneTest : public testing::Test {
   absl::StatusOr<v1::HeartbeatResponse> Heartbeat(const std::string& member_id) {
     v1::HeartbeatRequest request;
     request.set_member_id(member_id);
-    return plane->Heartbeat(request);
+    // Workers say what they run: the task that they were told last, until they report its end.
+    const auto running = running_.find(member_id);
+    if (running != running_.end()) request.set_job_id(running->second);
+    absl::StatusOr<v1::HeartbeatResponse> response = plane->Heartbeat(request);
+    if (response.ok() && response->has_task()) running_[member_id] = response->task().job_id();
+    return response;
   }
   // The task that the worker is told, without a job id if there is none.
   v1::Task TaskOf(const std::string& worker_id) {
@@ -100,6 +106,10 @@ class PlaneTest : public testing::Test {
   bool Report(const std::string& worker_id, const std::string& job_id, uint32_t rank, v1::ReportRequest::End end,
               const std::string& error = "") {
     const absl::StatusOr<v1::ReportResponse> response = plane->Report(ReportOf(worker_id, job_id, rank, end, error));
+    const auto running = running_.find(worker_id);
+    if (end != v1::ReportRequest::RUNNING && running != running_.end() && running->second == job_id) {
+      running_.erase(running);
+    }
     EXPECT_TRUE(response.ok()) << response.status();
     return response.ok() && response->stop();
   }
@@ -125,6 +135,9 @@ class PlaneTest : public testing::Test {
   std::unique_ptr<CoordinatorMetrics> coordinator_metrics;
   std::unique_ptr<StateStore> store;
   std::unique_ptr<ControlPlane> plane;
+
+ private:
+  std::map<std::string, std::string> running_;  // Worker -> job.
 };
 
 }  // namespace sparrow
