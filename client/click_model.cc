@@ -15,11 +15,11 @@ struct CategoricalShape {
   double missing;  // Probability.
 };
 constexpr CategoricalShape kCategoricals[kClickCategoricals] = {
-    {400, 1.1, 0},   {200, 1.05, 0},    {20000, 1.25, 0.03}, {10000, 1.2, 0.03}, {60, 1.3, 0},   {8, 1.2, 0.12},
-    {5000, 1.15, 0}, {80, 1.3, 0},      {3, 0.7, 0},         {8000, 1.2, 0},     {2000, 1.1, 0}, {15000, 1.25, 0.03},
-    {1500, 1.1, 0},  {16, 1.1, 0},      {3000, 1.1, 0},      {12000, 1.2, 0.03}, {10, 0.9, 0},   {1000, 1.05, 0},
-    {600, 1.2, 0.4}, {4, 0.8, 0.4},     {40000, 1.3, 0.03},  {12, 1.2, 0.7},     {14, 1.1, 0},   {4000, 1.2, 0.03},
-    {40, 1.2, 0.4},  {2500, 1.15, 0.4},
+    {400, 1.1, 0},   {200, 1.05, 0},    {20000, 1.4, 0.03}, {10000, 1.35, 0.03}, {60, 1.3, 0},    {8, 1.2, 0.12},
+    {5000, 1.3, 0},  {80, 1.3, 0},      {3, 0.7, 0},        {8000, 1.35, 0},     {2000, 1.25, 0}, {15000, 1.4, 0.03},
+    {1500, 1.2, 0},  {16, 1.1, 0},      {3000, 1.25, 0},    {12000, 1.35, 0.03}, {10, 0.9, 0},    {1000, 1.15, 0},
+    {600, 1.2, 0.4}, {4, 0.8, 0.4},     {40000, 1.4, 0.03}, {12, 1.2, 0.7},      {14, 1.1, 0},    {4000, 1.3, 0.03},
+    {40, 1.2, 0.4},  {2500, 1.25, 0.4},
 };
 
 struct IntegerShape {
@@ -38,8 +38,8 @@ constexpr IntegerShape kIntegers[kClickIntegers] = {
 constexpr int32_t kIntegerMax = 1600000;
 
 // Pairs of columns whose ids interact: few enough combinations that a million rows tell them.
-constexpr std::pair<int, int> kInteractions[] = {{4, 13}, {7, 16}, {8, 22}, {5, 24}};
-constexpr double kInteractionStddev = 0.35;
+constexpr std::pair<int, int> kInteractions[] = {{8, 22}, {5, 16}, {13, 21}, {19, 24}};
+constexpr double kInteractionStddev = 0.3;
 
 constexpr double kLogitStddev = 1.4;
 constexpr double kClickRate = 0.25;
@@ -87,7 +87,7 @@ void BuildAlias(std::vector<double> probability, std::vector<uint32_t>* threshol
 }
 
 // Rare ids must matter less, or no amount of rows would be enough to learn them.
-double EffectStddev(uint32_t vocabulary) { return vocabulary <= 100 ? 1.0 : std::pow(100.0 / vocabulary, 0.35); }
+double EffectStddev(uint32_t vocabulary) { return vocabulary <= 100 ? 1.0 : std::pow(100.0 / vocabulary, 0.6); }
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 

@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{"DataIsADirectory", {"run", "QUICKSTART", "--set", "data.train.path=."}, 1, "directory"},
         WrongUse{"DataOutsideTheRoot", {"run", "QUICKSTART", "--set", "data.train.path=/etc/passwd"}, 1, "/etc/passwd"},
         WrongUse{"ColumnsMissing",
-                 {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.test="},
+                 {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.test.path=short.tsv"},
                  1,
                  "short.tsv"},
         WrongUse{"JsonInNoDirectory", {"run", "QUICKSTART", "--json", "none/x.json"}, 1, "--json"},
