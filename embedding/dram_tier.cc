@@ -60,6 +60,7 @@ DramTier::DramTier(const TableSpec& spec, MemoryBudget* budget)
       arena_(spec.Layout().slot_bytes()) {
   for (uint32_t s = 0; s < stripe_count_; ++s) {
     absl::MutexLock lock(&stripes_[s].mu);
+    stripes_[s].index.Reset(&pool_);
     AddBytes(static_cast<int64_t>(stripes_[s].index.bytes()));
   }
 }

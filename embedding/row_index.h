@@ -12,7 +12,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "embedding/pages.h"
+#include "embedding/page_pool.h"
 #include "embedding/partition.h"
 
 namespace sparrow {
@@ -36,7 +36,17 @@ class RowIndex {
 
   static constexpr uint64_t kCapacityMin = 8;
 
-  RowIndex() : pages_(kCapacityMin * sizeof(Entry)), mask_(kCapacityMin - 1) { CHECK(pages_.data() != nullptr); }
+  // Unusable until Reset.
+  RowIndex() = default;
+
+  // Makes it empty, at the least capacity, with memory of `pool`, which outlives it.
+  void Reset(PagePool* pool) {
+    pool_ = pool;
+    block_ = pool->Take(kCapacityMin * sizeof(Entry));
+    CHECK(block_.data() != nullptr) << "no memory";
+    mask_ = kCapacityMin - 1;
+    size_ = 0;
+  }
 
   // Of a key; the low 8 bits choose the stripe, the top 12 the bucket (partition.h), those between the position here.
   static uint64_t Hash(Key key) { return Mix64(key); }
@@ -84,12 +94,12 @@ class RowIndex {
   // REQUIRES: a power of two of at least kCapacityMin that leaves room for size().
   bool Resize(uint64_t capacity) {
     DCHECK(std::has_single_bit(capacity) && size_ <= capacity / 4 * 3);
-    Pages pages(capacity * sizeof(Entry));
-    if (pages.data() == nullptr) return false;
-    std::swap(pages_, pages);
+    PagePool::Block block = pool_->Take(capacity * sizeof(Entry));
+    if (block.data() == nullptr) return false;
+    std::swap(block_, block);
     mask_ = capacity - 1;
-    const Entry* const old = reinterpret_cast<const Entry*>(pages.data());
-    for (const Entry& entry : std::span(old, pages.bytes() / sizeof(Entry))) {
+    const Entry* const old = reinterpret_cast<const Entry*>(block.data());
+    for (const Entry& entry : std::span(old, block.bytes() / sizeof(Entry))) {
       if (entry.flags != 0) Place(entry, Hash(entry.key));
     }
     return true;
@@ -99,7 +109,7 @@ class RowIndex {
   std::span<Entry> all() { return {entries(), capacity()}; }
 
  private:
-  Entry* entries() const { return reinterpret_cast<Entry*>(pages_.data()); }
+  Entry* entries() const { return reinterpret_cast<Entry*>(block_.data()); }
   uint64_t Home(uint64_t hash) const { return (hash >> 8) & mask_; }
   Entry* Place(const Entry& entry, uint64_t hash) {
     uint64_t i = Home(hash);
@@ -108,8 +118,9 @@ class RowIndex {
     return &entries()[i];
   }
 
-  Pages pages_;
-  uint64_t mask_;
+  PagePool* pool_ = nullptr;
+  PagePool::Block block_;
+  uint64_t mask_ = 0;
   uint64_t size_ = 0;
 };
 

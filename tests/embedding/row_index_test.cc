@@ -13,7 +13,9 @@ namespace {
 TEST(RowIndex, EqualsAHashMapUnderRandomOperations) {
   constexpr uint64_t kSeed = 12;
   std::mt19937_64 random(kSeed);
+  PagePool pool;
   RowIndex index;
+  index.Reset(&pool);
   std::unordered_map<Key, uint32_t> model;
   for (int i = 0; i < 100'000; ++i) {
     const Key key = random() % 200 == 0 ? ~uint64_t{0} : RandomBits(1, random() % 400);
@@ -44,7 +46,9 @@ TEST(RowIndex, EqualsAHashMapUnderRandomOperations) {
 }
 
 TEST(RowIndex, ResizingKeepsEntriesAndFlags) {
+  PagePool pool;
   RowIndex index;
+  index.Reset(&pool);
   for (const uint64_t capacity : {16u, 1024u, 1u << 18, 64u}) {  // The large one is on huge pages.
     ASSERT_TRUE(index.Resize(capacity));
     if (index.size() == 0) {
