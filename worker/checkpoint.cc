@@ -69,6 +69,9 @@ class FirstDifference final : public google::protobuf::util::MessageDifferencer:
   // Of the last field of the path, which `parent` holds.
   static std::string Value(const Message& parent, const Path& path, bool left) {
     const auto& part = path.back();
+    const bool set = part.field->is_repeated() || !part.field->has_presence() || part.field->has_default_value() ||
+                     parent.GetReflection()->HasField(parent, part.field);
+    if (!set) return "not set";
     const int index = part.field->is_repeated() ? (left ? part.index : part.new_index) : -1;
     google::protobuf::TextFormat::Printer printer;
     printer.SetSingleLineMode(true);

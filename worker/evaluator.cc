@@ -66,7 +66,10 @@ absl::Status Evaluator::Score(uint64_t step) {
   labels_.clear();
   for (;;) {
     ASSIGN_OR_RETURN(std::unique_ptr<PreparedBatch> prepared, prefetcher.Next());
-    if (prepared == nullptr) return absl::OkStatus();
+    if (prepared == nullptr) {
+      parts_.metrics->input_bytes.Add(static_cast<double>(prefetcher.reader().Stats().bytes_read));
+      return absl::OkStatus();
+    }
     pull_.Start(step, /*create=*/false, &prepared->partition);
     RETURN_IF_ERROR(pull_.Finish(batch_model_.Rows(*prepared)));
     const std::span<const float> logits = batch_model_.Forward(*prepared);

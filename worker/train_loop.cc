@@ -30,7 +30,11 @@ class TrainLoop::Stopwatch {
 TrainLoop::TrainLoop(const Parts& parts)
     : parts_(parts), batch_model_(parts.layout, parts.model), pull_(parts.client), push_(parts.client) {}
 
-absl::Status TrainLoop::Start() { return FetchNext(); }
+absl::Status TrainLoop::Start() {
+  RETURN_IF_ERROR(FetchNext());
+  PullNext();
+  return absl::OkStatus();
+}
 
 absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   std::unique_ptr<PreparedBatch> now = std::move(next_);
@@ -59,6 +63,9 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   watch.Mark(StepPart::kPush);
   RETURN_IF_ERROR(FetchNext());
   watch.Mark(StepPart::kLoad);
+  const double pulled_bytes = static_cast<double>(pull_.bytes());
+  PullNext();
+  watch.Mark(StepPart::kPull);
 
   uint64_t samples = batch.rows;
   ASSIGN_OR_RETURN(const std::span<const float> gradients, ReduceOverWorkers(&loss_sum, &samples));
@@ -90,7 +97,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   metrics.rows_skipped.Add(static_cast<double>(batch.rows_read - batch.rows));
   metrics.rows_pulled.Add(static_cast<double>(now->partition.rows()));
   metrics.rows_pushed.Add(static_cast<double>(now->partition.rows()));
-  metrics.pull_bytes.Add(static_cast<double>(pull_.bytes()));
+  metrics.pull_bytes.Add(pulled_bytes);
   metrics.push_bytes.Add(static_cast<double>(push_.bytes()));
   if (samples > 0) metrics.loss.Set(loss_sum / static_cast<double>(samples));
   parts_.prefetcher->Recycle(std::move(now));
@@ -100,8 +107,11 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
 absl::Status TrainLoop::FetchNext() {
   ASSIGN_OR_RETURN(next_, parts_.prefetcher->Next());
   if (next_ != nullptr && next_->batch.step >= parts_.steps_end) next_ = nullptr;
-  if (next_ != nullptr) pull_.Start(next_->batch.step, /*create=*/true, &next_->partition);
   return absl::OkStatus();
+}
+
+void TrainLoop::PullNext() {
+  if (next_ != nullptr) pull_.Start(next_->batch.step, /*create=*/true, &next_->partition);
 }
 
 absl::StatusOr<std::span<const float>> TrainLoop::ReduceOverWorkers(double* loss_sum, uint64_t* samples) {

@@ -64,6 +64,7 @@ class TrainLoop {
   class Stopwatch;
 
   absl::Status FetchNext();
+  void PullNext();
   // loss_sum and samples become those of all workers; returns the dense gradients of all workers.
   absl::StatusOr<std::span<const float>> ReduceOverWorkers(double* loss_sum, uint64_t* samples);
 

@@ -43,8 +43,9 @@ class Training {
     const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
     RETURN_IF_ERROR(MakeModelAndOptimizer());
     RETURN_IF_ERROR(OpenInput());
+    // The others find the servers open: they meet rank 0 after that.
+    if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
-    RETURN_IF_ERROR(OpenJob());
     if (reader_ != nullptr) RETURN_IF_ERROR(Train());
     RETURN_IF_ERROR(EvaluateAtEnd());
     RETURN_IF_ERROR(Finish());
@@ -97,6 +98,7 @@ class Training {
     options.batch_size = batch_size;
     options.rank = in_.task.rank();
     options.workers = in_.task.workers();
+    options.cancelled = [this] { return stop_->stopped(); };
     return options;
   }
 
@@ -129,25 +131,20 @@ class Training {
     return absl::OkStatus();
   }
 
-  // Rank 0 opens the job on the servers; the others go on when it has.
   absl::Status OpenJob() {
-    if (IsFirst()) {
-      v1::OpenJobRequest request;
-      request.set_workers(in_.task.workers());
-      request.set_seed(job_.train().seed());
-      *request.mutable_tables() = job_.tables();
-      request.mutable_shard_map()->set_version(in_.task.shard_map().version());
-      request.set_first_step(cursor_.step);
-      if (checkpoint_.has_value()) {
-        ASSIGN_OR_RETURN(*request.mutable_restore_from(), RelativeToRoot(in_.checkpoint_root, checkpoint_->directory));
-      }
-      RETURN_IF_ERROR(client_->OpenJob(request).status());
+    v1::OpenJobRequest request;
+    request.set_workers(in_.task.workers());
+    request.set_seed(job_.train().seed());
+    *request.mutable_tables() = job_.tables();
+    request.mutable_shard_map()->set_version(in_.task.shard_map().version());
+    request.set_first_step(cursor_.step);
+    if (checkpoint_.has_value()) {
+      ASSIGN_OR_RETURN(*request.mutable_restore_from(), RelativeToRoot(in_.checkpoint_root, checkpoint_->directory));
     }
-    return Annotate(collective_->Barrier(), "waiting until the servers are open");
+    return client_->OpenJob(request).status();
   }
 
   absl::Status Train() {
-    const uint64_t epoch_rows = reader_->EpochRows();
     Prefetcher prefetcher(std::move(reader_), &layout_, &*client_);
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
     TrainLoop loop({.config = &job_.train(),
@@ -159,16 +156,22 @@ class Training {
                     .collective = collective_.get(),
                     .metrics = &metrics_,
                     .steps_end = steps_end_});
-    const uint64_t steps_total = StepsTotal(epoch_rows);
+    uint64_t steps_total = 0;
     const uint64_t first_step = cursor_.step;
     absl::Time resumed = absl::Now();  // Of the clock of training, which stands still during evaluation.
     absl::Duration trained_for = absl::ZeroDuration();
 
+    uint64_t bytes_counted = 0;
+
     RETURN_IF_ERROR(loop.Start());
     while (loop.more()) {
       if (stop_->stopped()) return absl::CancelledError("training was stopped");
+      // The rows of an epoch may be known only once the first one has been read.
+      if (steps_total == 0) steps_total = StepsTotal(prefetcher.reader().EpochRows());
       ASSIGN_OR_RETURN(const TrainLoop::StepResult result, loop.Step());
       Book(result, steps_total);
+      const uint64_t bytes_read = prefetcher.reader().Stats().bytes_read;
+      metrics_.input_bytes.Add(static_cast<double>(bytes_read - std::exchange(bytes_counted, bytes_read)));
       const uint64_t every = job_.eval().every_steps();
       if (evaluator_ != nullptr && every > 0 && cursor_.step % every == 0) {
         trained_for += absl::Now() - resumed;
@@ -186,7 +189,6 @@ class Training {
       (*summary_.mutable_step_seconds())[kStepPartNames[part]] = steps > 0 ? loop.seconds()[part] / steps : 0;
     }
     const BatchReaderStats stats = prefetcher.reader().Stats();
-    metrics_.input_bytes.Add(static_cast<double>(stats.bytes_read));
     if (stats.rows_skipped > 0) {
       LOG(WARNING) << in_.task.job_id() << ": " << stats.rows_skipped
                    << " rows were skipped, the first because: " << stats.first_skipped;
@@ -195,7 +197,7 @@ class Training {
     return absl::OkStatus();
   }
 
-  // 0: not known.
+  // From where the data stands now. 0: not known.
   uint64_t StepsTotal(uint64_t epoch_rows) const {
     uint64_t total = 0;
     if (epoch_rows > 0) {

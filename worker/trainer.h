@@ -38,7 +38,8 @@ struct TrainTask {
   std::string data_root;          // Input files lie under it.
   std::string checkpoint_root;    // Checkpoints lie under it.
   std::vector<PsServer> servers;  // In the order of the shard map.
-  // Meets the other workers once this one is ready; called once.
+  // Meets the other workers: returns once every one of them has called it. Called once, when this worker is ready; rank
+  // 0 has opened the job on the servers by then.
   std::function<absl::StatusOr<std::unique_ptr<Collective>>()> meet;
   // Of PsClient, where a test wants others than the defaults. Context and dims are filled in here.
   PsClientOptions client;

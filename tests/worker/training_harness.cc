@@ -116,7 +116,10 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
       }
       task.client.unavailable_timeout = run.unavailable_timeout;
       task.meet = [&group, rank]() -> absl::StatusOr<std::unique_ptr<Collective>> {
-        return std::make_unique<ThreadCollective>(&group, rank);
+        auto member = std::make_unique<ThreadCollective>(&group, rank);
+        const absl::Status all_ready = member->Barrier();
+        if (!all_ready.ok()) return all_ready;
+        return member;
       };
       result.ranks[rank] = RunTraining(std::move(task), worker_metrics_, observer, stop, [&](const absl::Status&) {});
       if (!result.ranks[rank].ok()) group.Leave();
