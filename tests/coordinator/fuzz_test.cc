@@ -66,7 +66,45 @@ class Fuzzer {
     }
   }
 
+  // What there is now.
+  std::vector<std::string> members;
+  std::vector<std::string> jobs;
+
+  // Makes a random message one that could come from a member or client: what the service looks at first is right.
+  void MakePlausible(Message* message) {
+    const auto* reflection = message->GetReflection();
+    const auto* descriptor = message->GetDescriptor();
+    const auto set_string = [&](const char* field, const std::string& value) {
+      const FieldDescriptor* f = descriptor->FindFieldByName(field);
+      if (f != nullptr) reflection->SetString(message, f, value);
+    };
+    const auto set_enum = [&](const char* field, int value) {
+      const FieldDescriptor* f = descriptor->FindFieldByName(field);
+      if (f != nullptr) reflection->SetEnumValue(message, f, value);
+    };
+    set_string("version", "0.1.0");
+    set_string("address", absl::StrCat("h:", Below(4)));
+    set_string("member_id", OneOf(members, "worker-1"));
+    set_string("job_id", OneOf(jobs, "job-1"));
+    set_enum("kind", static_cast<int>(1 + Below(2)));
+    set_enum("end", static_cast<int>(Below(8) == 0 ? Number() : Below(4)));
+    if (const FieldDescriptor* f = descriptor->FindFieldByName("epoch")) reflection->SetUInt64(message, f, 1);
+    if (const FieldDescriptor* f = descriptor->FindFieldByName("rank")) {
+      reflection->SetUInt32(message, f, static_cast<uint32_t>(Below(3)));
+    }
+    if (const FieldDescriptor* f = descriptor->FindFieldByName("job")) {
+      // By way of bytes, since the message may be of another class than the generated one.
+      const v1::SubmitRequest honest =
+          Submission("x", static_cast<uint32_t>(Below(3)), static_cast<uint32_t>(Below(3)));
+      reflection->MutableMessage(message, f)->MergeFromString(honest.job().SerializeAsString());
+    }
+  }
+
  private:
+  std::string OneOf(const std::vector<std::string>& names, const std::string& otherwise) {
+    return names.empty() ? otherwise : names[Below(names.size())];
+  }
+
   template <typename Set, typename Add>
   static void Put(const FieldDescriptor* field, const Set& set, const Add& add) {
     field->is_repeated() ? add() : set();
@@ -178,10 +216,22 @@ TEST_F(FuzzTest, RandomMessagesAreAnsweredAndHonestWorkGoesOn) {
   const std::string server = link->Register(Registration(v1::SERVER, "h:1"))->member_id();
   const std::string worker = link->Register(Registration(v1::WORKER, "h"))->member_id();
   std::map<std::string, int> answered;
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < 3000; ++round) {
     const auto* method = service->method(static_cast<int>(fuzzer.Below(service->method_count())));
+    // Those that end things are rarer, so that something is there.
+    if ((method->name() == "Leave" || method->name() == "CancelJob") && fuzzer.Below(8) != 0) continue;
+    if (round % 20 == 0) {
+      fuzzer.members.clear();
+      fuzzer.jobs.clear();
+      const v1::GetClusterResponse cluster = *link->GetCluster();
+      for (const v1::Member& member : cluster.members()) {
+        fuzzer.members.push_back(member.member_id());
+        if (!member.job_id().empty()) fuzzer.jobs.push_back(member.job_id());
+      }
+    }
     const std::unique_ptr<Message> message(factory.GetPrototype(method->input_type())->New());
     fuzzer.Fill(message.get(), 5);
+    if (fuzzer.Below(4) != 0) fuzzer.MakePlausible(message.get());
     if (method->name() == "GetRendezvous") {
       const auto* field = method->input_type()->FindFieldByName("timeout_ms");
       message->GetReflection()->SetUInt32(message.get(), field, static_cast<uint32_t>(fuzzer.Below(3)));
@@ -192,13 +242,18 @@ TEST_F(FuzzTest, RandomMessagesAreAnsweredAndHonestWorkGoesOn) {
     const grpc::Status status = Call(method, bytes);
     ++answered[absl::StrCat(method->name(), status.ok() ? " ok" : " refused")];
     if (!method->server_streaming()) {
-      EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
-          << method->name() << " " << message->DebugString();
+      // The service's own DEADLINE_EXCEEDED (GetRendezvous) says what is missing; this is gRPC's.
+      EXPECT_NE(status.error_message(), "Deadline Exceeded") << method->name() << " " << message->DebugString();
     }
     EXPECT_LT(status.error_message().size(), 4096u);
     EXPECT_EQ(status.error_message().find('\n'), std::string::npos) << status.error_message();
   }
   for (const auto& [what, count] : answered) std::cout << what << ": " << count << "\n";
+
+  for (const char* what :
+       {"Register ok", "Report ok", "PutRendezvous ok", "Submit ok", "CancelJob ok", "Heartbeat ok"}) {
+    EXPECT_GT(answered[what], 0) << "the messages are too far from real ones to get anywhere";
+  }
 
   // Everything that lies about by now goes; an honest job then runs through.
   const v1::ListJobsResponse jobs = *link->ListJobs();

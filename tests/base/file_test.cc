@@ -1,0 +1,95 @@
+#include "base/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/temporary_directory.h"
+
+namespace sparrow {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class FileTest : public testing::Test {
+ protected:
+  FileTest() {
+    std::filesystem::create_directories(root + "/sub");
+    Write(root + "/b.tsv");
+    Write(root + "/a.tsv");
+    Write(root + "/sub/c.tsv");
+    Write(directory.File("secret"));
+  }
+  static void Write(const std::string& path) { std::ofstream(path) << "123456789"; }
+
+  TemporaryDirectory directory;
+  const std::string root = std::filesystem::canonical(directory.path()).string() + "/root";
+};
+
+TEST_F(FileTest, AFileIsReadWholeAndErrorsNameThePath) {
+  EXPECT_EQ(*ReadFile(root + "/a.tsv"), "123456789");
+  const absl::Status missing = ReadFile(root + "/none").status();
+  EXPECT_TRUE(absl::IsNotFound(missing));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr(root + "/none"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(ReadFile(root).status())) << "a directory";
+}
+
+TEST_F(FileTest, TheDigestIsZlibsCrc32) {
+  const auto digest = DigestFile(root + "/a.tsv");
+  ASSERT_TRUE(digest.ok());
+  EXPECT_EQ(digest->bytes, 9u);
+  EXPECT_EQ(digest->crc32, 0xcbf43926u) << "the check value of CRC-32 for 123456789";
+}
+
+TEST_F(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
+  ASSERT_TRUE(WriteFileAtomically(root + "/a.tsv", "new").ok());
+  EXPECT_EQ(*ReadFile(root + "/a.tsv"), "new");
+  EXPECT_FALSE(std::filesystem::exists(root + "/a.tsv.tmp"));
+  EXPECT_TRUE(absl::IsNotFound(WriteFileAtomically(root + "/none/x", "new")));
+}
+
+TEST_F(FileTest, DirectoriesAreMadeWithTheirParentsAndMayBeThere) {
+  EXPECT_TRUE(MakeDirectories(root + "/x/y/z").ok());
+  EXPECT_TRUE(MakeDirectories(root + "/x/y/z").ok());
+  EXPECT_TRUE(std::filesystem::is_directory(root + "/x/y/z"));
+  EXPECT_FALSE(MakeDirectories(root + "/a.tsv/x").ok());
+}
+
+TEST_F(FileTest, PathsUnderTheRootResolve) {
+  EXPECT_EQ(*ResolveUnder(root, "a.tsv"), root + "/a.tsv");
+  EXPECT_EQ(*ResolveUnder(root, "sub/../a.tsv"), root + "/a.tsv");
+  EXPECT_EQ(*ResolveUnder(root, root + "/sub/c.tsv"), root + "/sub/c.tsv");
+  EXPECT_EQ(*ResolveUnder(root, "not/yet/there"), root + "/not/yet/there");
+  EXPECT_EQ(*ResolveUnder(root, "."), root);
+}
+
+TEST_F(FileTest, PathsOutsideTheRootAreRefusedNamingBoth) {
+  std::filesystem::create_symlink(directory.path(), root + "/up");
+  std::filesystem::create_symlink(directory.File("secret"), root + "/link.tsv");
+  std::filesystem::create_directory(root + "-beside");
+  for (const std::string& path : {std::string("../secret"), std::string("sub/../../secret"), directory.File("secret"),
+                                  std::string("up/secret"), std::string("link.tsv"), std::string("/etc/passwd"),
+                                  root + "-beside/x", std::string("../root-beside/x"), std::string("up/new")}) {
+    const absl::Status status = ResolveUnder(root, path).status();
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << path << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(root));
+  }
+}
+
+TEST_F(FileTest, PatternsMatchSortedAndStayInside) {
+  EXPECT_THAT(*MatchFiles(root, "*.tsv"), ElementsAre(root + "/a.tsv", root + "/b.tsv"));
+  EXPECT_THAT(*MatchFiles(root, "?.tsv"), ElementsAre(root + "/a.tsv", root + "/b.tsv"));
+  EXPECT_THAT(*MatchFiles(root, "*/c.tsv"), ElementsAre(root + "/sub/c.tsv"));
+  EXPECT_THAT(*MatchFiles(root, "a.tsv"), ElementsAre(root + "/a.tsv"));
+  EXPECT_TRUE(absl::IsNotFound(MatchFiles(root, "*.csv").status()));
+  EXPECT_TRUE(absl::IsNotFound(MatchFiles(root, "none.tsv").status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(MatchFiles(root, "../secret").status()));
+  EXPECT_FALSE(MatchFiles(root, "../*").ok());
+}
+
+}  // namespace
+}  // namespace sparrow
