@@ -8,7 +8,7 @@
 
 namespace sparrow {
 
-#ifdef __SANITIZE_THREAD__
+#ifdef SPARROW_TSAN
 // libgomp synchronises by futexes that ThreadSanitizer does not see: run its loops serially there.
 int ParallelThreads() { return 1; }
 #else
