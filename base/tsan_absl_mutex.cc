@@ -10,10 +10,12 @@
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "absl/base/options.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 extern "C" {
@@ -59,6 +61,7 @@ static_assert(sizeof(SPARROW_INLINE_NAMESPACE) == sizeof("debian3"), "SPARROW_PR
 
 // NOLINTBEGIN: the names and the thread annotations are absl's.
 #define SPARROW_LIBRARY(rest, ...) static const auto library = Library<__VA_ARGS__>(SPARROW_PREFIX rest)
+#define SPARROW_CONST_LIBRARY(rest, ...) static const auto library = Library<__VA_ARGS__>("_ZNK4absl7debian3" rest)
 
 void Mutex::Lock() {
   SPARROW_LIBRARY("5Mutex4LockEv", void, Mutex*);
@@ -213,6 +216,46 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   }
   __tsan_acquire(mutex);
   return timed_out;
+}
+
+// Of a Notification the waiting is the library's, and so is the store that HasBeenNotified, which is inline, looks at.
+void Notification::Notify() {
+  SPARROW_LIBRARY("12Notification6NotifyEv", void, Notification*);
+  __tsan_release(&notified_yet_);
+  Unrecorded unrecorded;
+  library(this);
+}
+
+void Notification::WaitForNotification() const {
+  SPARROW_CONST_LIBRARY("12Notification19WaitForNotificationEv", void, const Notification*);
+  {
+    Unrecorded unrecorded;
+    library(this);
+  }
+  __tsan_acquire(const_cast<std::atomic<bool>*>(&notified_yet_));
+}
+
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  SPARROW_CONST_LIBRARY("12Notification30WaitForNotificationWithTimeoutENS0_8DurationE", bool, const Notification*,
+                        Duration);
+  bool notified = false;
+  {
+    Unrecorded unrecorded;
+    notified = library(this, timeout);
+  }
+  __tsan_acquire(const_cast<std::atomic<bool>*>(&notified_yet_));
+  return notified;
+}
+
+bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
+  SPARROW_CONST_LIBRARY("12Notification31WaitForNotificationWithDeadlineENS0_4TimeE", bool, const Notification*, Time);
+  bool notified = false;
+  {
+    Unrecorded unrecorded;
+    notified = library(this, deadline);
+  }
+  __tsan_acquire(const_cast<std::atomic<bool>*>(&notified_yet_));
+  return notified;
 }
 // NOLINTEND
 

@@ -254,7 +254,8 @@ TEST_F(ServerTest, SignalsEndItInSecondsWithStatusZeroAlsoWhilePullsWait) {
     {
       grpc::ClientContext context;
       v1::OpenJobResponse response;
-      ASSERT_TRUE(stub->OpenJob(&context, job.Open(), &response).ok());
+      const grpc::Status opened = stub->OpenJob(&context, job.Open(), &response);
+      ASSERT_TRUE(opened.ok()) << opened.error_message() << server.Stderr();
     }
     grpc::ClientContext context;
     const v1::PullRequest request = job.Pull(1, {});
