@@ -62,8 +62,9 @@ class Model {
 };
 
 // Builds the model with initial weights that are a pure function of (seed, parameter name, element): weights normal
-// with variance 2/(in+out), biases normal with variance 1/out, as facebookresearch/dlrm has them; the cross layers' v
-// and w with variance 2/(in+rank), their b 0. InvalidArgument names the field, what was expected and what was found.
+// with variance 2/(in+out), biases normal with variance 1/out, as facebookresearch/dlrm has them, or as
+// config.layer_initializer says; the cross layers' v and w with variance 2/(in+rank), their b 0. InvalidArgument names
+// the field, what was expected and what was found.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const v1::ModelConfig& config, const ModelShape& shape, uint64_t seed);
 
 }  // namespace sparrow

@@ -184,6 +184,25 @@ TEST_P(Models, InitialWeightsAreAFunctionOfSeedNameAndElement) {
   }
 }
 
+TEST_P(Models, UniformFanInChangesTheLayersAndNothingElse) {
+  v1::ModelConfig config = Parse(GetParam().config);
+  auto normal = MakeModel(config, shape(), 99);
+  config.set_layer_initializer(v1::ModelConfig::UNIFORM_FAN_IN);
+  auto uniform = MakeModel(config, shape(), 99);
+  ASSERT_TRUE(normal.ok() && uniform.ok());
+  double bound = 0;  // Of the weights seen last; their bias comes next.
+  for (const Parameter& parameter : (*uniform)->parameters()) {
+    const bool layer = parameter.name.rfind("cross.", 0) != 0;
+    if (layer && parameter.shape.size() == 2) bound = 1 / std::sqrt(static_cast<double>(parameter.shape[1]));
+    const uint64_t seed = RandomBits(99, HashBytes(parameter.name));
+    for (uint64_t i = 0; i < parameter.size; ++i) {
+      const float expected = layer ? static_cast<float>(bound * (2 * RandomUniform(seed, i) - 1))
+                                   : (*normal)->weights()[parameter.offset + i];
+      ASSERT_EQ((*uniform)->weights()[parameter.offset + i], expected) << parameter.name << " " << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Models, ::testing::ValuesIn(kCases),
                          [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
