@@ -12,7 +12,7 @@ namespace sparrow {
 inline constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
 inline constexpr char kCoordinatorHelp[] = "HOST:PORT of the cluster's coordinator.";
 
-// Waits 5 s at most; the error says how a coordinator is started.
+// Waits 3 s at most; the error says how a coordinator is started.
 absl::StatusOr<std::unique_ptr<CoordinatorLink>> ConnectToCoordinator(const std::string& address);
 
 }  // namespace sparrow
