@@ -89,6 +89,8 @@ class Membership {
   ~Membership();  // Stop("").
 
   std::string member_id() const;
+  // How long the coordinator waits for a silent member before it gives it up.
+  absl::Duration lease() const;
   // Sends a heartbeat now instead of at the next interval.
   void Nudge();
   // Ends a call that is under way, leaves the coordinator (unless it is lost) and joins the thread. Idempotent.

@@ -1,7 +1,7 @@
 // sparrow-coordinator: see Usage below, and coordinator/coordinator.h.
 
 #include <cstdlib>
-#include <iostream>
+#include <cstdio>
 
 #include "absl/time/time.h"
 #include "base/log.h"
@@ -41,12 +41,12 @@ int Main(const std::vector<std::string>& arguments) {
   };
   const absl::StatusOr<ParsedArguments> parsed = ParseArguments(arguments, table);
   const auto fail = [](absl::string_view message) {
-    std::cerr << kUsage.program << ": " << message << std::endl;
+    std::fprintf(stderr, "%s: %s\n", kUsage.program.c_str(), std::string(message).c_str());
     return 1;
   };
   if (!parsed.ok()) return fail(parsed.status().message());
   if (parsed->help) {
-    std::cout << HelpText(kUsage, table) << std::flush;
+    std::fputs(HelpText(kUsage, table).c_str(), stdout);
     return 0;
   }
   if (!parsed->positional.empty()) return fail("\"" + parsed->positional[0] + "\" is no flag; see --help");
@@ -57,8 +57,9 @@ int Main(const std::vector<std::string>& arguments) {
   Metrics metrics;
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator = Coordinator::Start(options, &metrics);
   if (!coordinator.ok()) return fail(coordinator.status().message());
-  std::cout << "sparrow-coordinator listening on " << (*coordinator)->address() << std::endl;
-  if (!options.metrics.empty()) std::cout << "metrics on " << (*coordinator)->metrics_address() << std::endl;
+  std::printf("sparrow-coordinator listening on %s\n", (*coordinator)->address().c_str());
+  if (!options.metrics.empty()) std::printf("metrics on %s\n", (*coordinator)->metrics_address().c_str());
+  std::fflush(stdout);
   LOG(INFO) << kUsage.program << " " << FormatOptions(table);
   shutdown->WaitForNotification();
   (*coordinator)->Stop();

@@ -26,6 +26,7 @@ struct Membership::State {
     member_id = response.member_id();
     // A coordinator that says 0 must not make this a busy loop.
     interval = absl::Milliseconds(std::max<uint32_t>(10, response.heartbeat_ms()));
+    lease = absl::Milliseconds(response.lease_ms());
   }
 
   // Registers or renews once. OK, or why not; `until` bounds the call.
@@ -41,6 +42,7 @@ struct Membership::State {
   mutable absl::Mutex mu;
   std::string member_id ABSL_GUARDED_BY(mu);  // Empty: the lease was lost and there is none yet.
   absl::Duration interval ABSL_GUARDED_BY(mu) = absl::Milliseconds(500);
+  absl::Duration lease ABSL_GUARDED_BY(mu) = absl::ZeroDuration();
   bool nudged ABSL_GUARDED_BY(mu) = false;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   bool lost ABSL_GUARDED_BY(mu) = false;
@@ -132,6 +134,11 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::Start(CoordinatorLink* l
 std::string Membership::member_id() const {
   absl::MutexLock lock(&state_->mu);
   return state_->member_id;
+}
+
+absl::Duration Membership::lease() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->lease;
 }
 
 void Membership::Nudge() {

@@ -12,7 +12,7 @@
 namespace sparrow {
 namespace {
 
-// Longer than the coordinator needs to hear of an end and to tell it by a heartbeat.
+// What the coordinator needs, after a member's end or the end of its lease, to tell the others by a heartbeat.
 constexpr absl::Duration kHoldBack = absl::Seconds(2);
 
 absl::StatusOr<std::vector<PsServer>> ConnectServers(const TaskEnvironment& environment, const v1::Task& task) {
@@ -45,7 +45,7 @@ v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::st
 
   const auto report_failure = [&](const absl::Status& status) {
     if (stop->stopped() || absl::IsCancelled(status)) return;
-    if (absl::IsUnavailable(status) && stop->WaitFor(kHoldBack)) return;
+    if (absl::IsUnavailable(status) && stop->WaitFor(environment.lease + kHoldBack)) return;
     LOG(WARNING) << task.job_id() << ": " << status.message();  // The job fails, not the worker.
     ReportEnd(&reporter, task, v1::ReportRequest::FAILED, std::string(status.message()), nullptr);
   };

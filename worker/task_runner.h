@@ -20,10 +20,13 @@ struct TaskEnvironment {
   std::string host;
   const WorkerMetrics* metrics;
   Cancellation* leaving;  // The worker leaves the coordinator: nothing is reported any more.
+  // How long it takes the coordinator to notice that another member is gone.
+  absl::Duration lease = absl::ZeroDuration();
 };
 
-// Runs one task to its end and reports it. An error that may only be the consequence of another member's is held back
-// for a moment, in which the coordinator can say that the job has ended elsewhere; then this end counts as STOPPED.
+// Runs one task to its end and reports it. An error that may only be the consequence of another member's (Unavailable)
+// is held back until the coordinator can have noticed that: then the job has ended by the name of the member that is
+// gone, and this end counts as STOPPED.
 v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::string& member_id, const v1::Task& task,
                                StopSignal* stop);
 

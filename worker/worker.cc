@@ -168,6 +168,7 @@ void WorkerDaemon::RunTasks() {
       running_ = task;
       stop_running_ = &stop;
     }
+    environment_.lease = membership_->lease();
     RunTask(environment_, membership_->member_id(), task, &stop);
     {
       absl::MutexLock lock(&mu_);

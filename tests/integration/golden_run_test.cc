@@ -3,16 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "nlohmann/json.hpp"
-#include "tests/support/child_process.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/training_run.h"
 
 namespace sparrow {
 namespace {
@@ -35,23 +33,17 @@ TEST_P(GoldenRun, LossesOfAllFiftyStepsAreThoseOfPyTorch) {
   const std::vector<double> expected = nlohmann::json::parse(*text)["losses"];
   ASSERT_EQ(expected.size(), 50u);
 
-  const TemporaryDirectory out;
-  const RunResult run =
-      RunProgram({ProgramPath("sparrowctl"), "run", absl::StrCat(golden_root, "/", name, ".textproto"), "--data-root",
-                  golden_root, "--losses", out.File("losses.csv"), "--checkpoint-root", out.File("checkpoints"),
-                  "--servers", absl::StrCat(shape.servers), "--workers", absl::StrCat(shape.workers)},
-                 absl::Minutes(2));
+  const TrainingRun run =
+      Train({.job = absl::StrCat("tests/golden/", name, ".textproto"),
+             .flags = {"--servers", absl::StrCat(shape.servers), "--workers", absl::StrCat(shape.workers)},
+             .sets = {},
+             .coordinator = "",
+             .data_root = golden_root});
   ASSERT_EQ(run.status, 0) << run.err;
-  std::ifstream losses(out.File("losses.csv"));
-  std::string line;
-  std::getline(losses, line);
+  ASSERT_EQ(run.losses.size(), expected.size());
   for (size_t step = 0; step < expected.size(); ++step) {
-    ASSERT_TRUE(std::getline(losses, line)) << "only " << step << " losses";
-    const std::vector<std::string> fields = absl::StrSplit(line, ',');
-    ASSERT_EQ(fields[0], absl::StrCat(step));
-    ASSERT_NEAR(std::stod(fields[1]), expected[step], kTolerance * expected[step]) << "step " << step;
+    ASSERT_NEAR(run.losses[step], expected[step], kTolerance * expected[step]) << "step " << step;
   }
-  EXPECT_FALSE(std::getline(losses, line)) << "more than 50 losses: " << line;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenRun,

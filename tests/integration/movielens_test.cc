@@ -3,14 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "nlohmann/json.hpp"
-#include "tests/support/child_process.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/training_run.h"
 
 namespace sparrow {
 namespace {
@@ -27,14 +23,13 @@ TEST(Movielens, TestAucAndLoglossAreThoseOfPyTorchWithAnySeed) {
     GTEST_SKIP() << "THE MOVIELENS LOG IS NOT HERE: " << root;
   double sum = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
-    const TemporaryDirectory out;
-    const RunResult run = RunProgram(
-        {ProgramPath("sparrowctl"), "run", absl::StrCat(SPARROW_SOURCE_DIR, "/deploy/jobs/movielens.textproto"),
-         "--data-root", root, "--set", absl::StrCat("train.seed=", seed), "--json", out.File("out.json"),
-         "--checkpoint-root", out.File("checkpoints")},
-        absl::Minutes(5));
+    const TrainingRun run = Train({.job = "deploy/jobs/movielens.textproto",
+                                   .flags = {},
+                                   .sets = {absl::StrCat("train.seed=", seed)},
+                                   .coordinator = "",
+                                   .data_root = root});
     ASSERT_EQ(run.status, 0) << run.err;
-    const nlohmann::json summary = nlohmann::json::parse(*ReadFile(out.File("out.json")));
+    const nlohmann::json& summary = run.summary;
     EXPECT_EQ(summary["rows_trained"], 90752);
     const double auc = summary["eval_auc"];
     EXPECT_GE(auc, 0.69) << "seed " << seed;

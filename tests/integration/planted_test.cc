@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/training_run.h"
 
 namespace sparrow {
 namespace {
@@ -22,12 +22,14 @@ TEST(Planted, OneEpochReachesTheBestPossibleAuc) {
                   "--test-rows", "100000", "--test-out", out.File("clicks.test.tsv"), "--seed", "77"},
                  absl::Minutes(3));
   ASSERT_EQ(gen.status, 0) << gen.err;
-  const RunResult run = RunProgram(
-      {ProgramPath("sparrowctl"), "run", absl::StrCat(SPARROW_SOURCE_DIR, "/deploy/jobs/quickstart.textproto"),
-       "--data-root", out.path(), "--checkpoint-root", out.File("checkpoints"), "--json", out.File("out.json")},
-      absl::Minutes(8));
+  const TrainingRun run = Train({.job = "deploy/jobs/quickstart.textproto",
+                                 .flags = {},
+                                 .sets = {},
+                                 .coordinator = "",
+                                 .data_root = out.path(),
+                                 .timeout = absl::Minutes(8)});
   ASSERT_EQ(run.status, 0) << run.err;
-  const nlohmann::json summary = nlohmann::json::parse(*ReadFile(out.File("out.json")));
+  const nlohmann::json& summary = run.summary;
   const nlohmann::json truth = nlohmann::json::parse(*ReadFile(out.File("clicks.tsv.truth.json")));
   EXPECT_EQ(summary["rows_trained"], 1000000);
   const double best = truth["test_best_auc"];

@@ -1,0 +1,86 @@
+// The same job at the same global batch gives the same loss at every step, whatever the numbers of servers and workers,
+// in one process or in many. The reference is one process with one worker and one server.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/local_cluster.h"
+#include "tests/support/training_run.h"
+
+namespace sparrow {
+namespace {
+
+// fp32 sums in another order, through 200 steps of training. Relative.
+constexpr double kTolerance = 1e-4;
+constexpr size_t kSteps = 200;
+
+struct JobCase {
+  std::string name;
+  std::string job;
+  std::string data_root;  // Relative to the project's root.
+  std::vector<std::string> sets;
+};
+
+const JobCase kMovielens{"Movielens", "deploy/jobs/movielens.textproto", "../shared/data", {}};
+// 20 rows short of 21 batches an epoch: the last batch of each leaves a worker less than its part, or nothing.
+const JobCase kGolden{"Golden", "tests/golden/dlrm.textproto", "tests/golden", {"train.epochs=20"}};
+
+struct Counts {
+  int servers;
+  int workers;
+  bool processes;
+};
+
+class EqualLosses : public ::testing::TestWithParam<std::tuple<JobCase, Counts>> {};
+
+TEST_P(EqualLosses, AtEveryStep) {
+  const auto& [job, counts] = GetParam();
+  const std::string root = absl::StrCat(SPARROW_SOURCE_DIR, "/", job.data_root);
+  if (!std::filesystem::exists(root)) GTEST_SKIP() << "THE DATA IS NOT HERE: " << root;
+  TrainingRunOptions options{.job = job.job, .flags = {}, .sets = job.sets, .coordinator = "", .data_root = root};
+  options.sets.push_back(absl::StrCat("train.steps_max=", kSteps));
+  options.sets.push_back("train.loss_every_steps=1");
+  const TrainingRun reference = Train(options);
+  ASSERT_EQ(reference.status, 0) << reference.err;
+  ASSERT_EQ(reference.losses.size(), kSteps);
+
+  TrainingRun run;
+  if (counts.processes) {
+    LocalCluster cluster({.servers = counts.servers, .workers = counts.workers, .data_root = root});
+    options.coordinator = cluster.coordinator();
+    run = Train(options);
+  } else {
+    options.flags = {"--servers", absl::StrCat(counts.servers), "--workers", absl::StrCat(counts.workers)};
+    run = Train(options);
+  }
+  ASSERT_EQ(run.status, 0) << run.out << run.err;
+  EXPECT_EQ(run.summary["state"], "SUCCEEDED");
+  EXPECT_EQ(run.summary["workers"], counts.workers);
+  EXPECT_EQ(run.summary["servers"], counts.servers);
+  EXPECT_EQ(run.summary["rows_trained"], reference.summary["rows_trained"]);
+  ASSERT_EQ(run.losses.size(), kSteps);
+  for (size_t step = 0; step < kSteps; ++step) {
+    ASSERT_NEAR(run.losses[step], reference.losses[step], kTolerance * reference.losses[step]) << "step " << step;
+  }
+  if (!reference.summary["eval_loss"].is_null()) {
+    EXPECT_NEAR(run.summary["eval_loss"].get<double>(), reference.summary["eval_loss"].get<double>(), 1e-3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cluster, EqualLosses,
+                         testing::Combine(testing::Values(kMovielens, kGolden),
+                                          testing::Values(Counts{1, 1, true}, Counts{2, 2, true}, Counts{3, 1, true},
+                                                          Counts{5, 1, true}, Counts{3, 4, true}, Counts{2, 3, false})),
+                         [](const testing::TestParamInfo<EqualLosses::ParamType>& info) {
+                           const Counts counts = std::get<1>(info.param);
+                           return absl::StrCat(std::get<0>(info.param).name, counts.servers, "Servers", counts.workers,
+                                               "Workers", counts.processes ? "AsProcesses" : "InOneProcess");
+                         });
+
+}  // namespace
+}  // namespace sparrow
