@@ -57,6 +57,11 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::JobStatus>, publi
   }
 
   void OnDone() override {
+    {
+      // gRPC has counted the calls back to us; ThreadSanitizer does not see that, but it sees the lock that they took.
+      absl::MutexLock lock(&mu_);
+      finished_ = true;
+    }
     metrics_->watchers.Add(-1);
     metrics_->rpc_seconds.at("WatchJob").Observe(stopwatch_.Seconds());
     // The control plane may hold another reference for the length of a call: whoever drops the last one deletes.
