@@ -69,6 +69,7 @@ class Fuzzer {
   // What there is now.
   std::vector<std::string> members;
   std::vector<std::string> jobs;
+  std::vector<std::pair<std::string, std::string>> busy;  // Worker and job.
 
   // Makes a random message one that could come from a member or client: what the service looks at first is right.
   void MakePlausible(Message* message) {
@@ -86,11 +87,16 @@ class Fuzzer {
     set_string("address", absl::StrCat("h:", Below(4)));
     set_string("member_id", OneOf(members, "worker-1"));
     set_string("job_id", OneOf(jobs, "job-1"));
+    if (!busy.empty() && Below(4) != 0) {
+      const auto& [worker, job] = busy[Below(busy.size())];
+      set_string("member_id", worker);
+      set_string("job_id", job);
+    }
     set_enum("kind", static_cast<int>(1 + Below(2)));
-    set_enum("end", static_cast<int>(Below(8) == 0 ? Number() : Below(4)));
+    set_enum("end", static_cast<int>(Below(8) == 0 ? Number() : Below(2) * Below(4)));
     if (const FieldDescriptor* f = descriptor->FindFieldByName("epoch")) reflection->SetUInt64(message, f, 1);
     if (const FieldDescriptor* f = descriptor->FindFieldByName("rank")) {
-      reflection->SetUInt32(message, f, static_cast<uint32_t>(Below(3)));
+      reflection->SetUInt32(message, f, static_cast<uint32_t>(Below(2)));
     }
     if (const FieldDescriptor* f = descriptor->FindFieldByName("job")) {
       // By way of bytes, since the message may be of another class than the generated one.
@@ -220,13 +226,16 @@ TEST_F(FuzzTest, RandomMessagesAreAnsweredAndHonestWorkGoesOn) {
     const auto* method = service->method(static_cast<int>(fuzzer.Below(service->method_count())));
     // Those that end things are rarer, so that something is there.
     if ((method->name() == "Leave" || method->name() == "CancelJob") && fuzzer.Below(8) != 0) continue;
-    if (round % 20 == 0) {
+    if (round % 10 == 0) {
       fuzzer.members.clear();
       fuzzer.jobs.clear();
+      fuzzer.busy.clear();
       const v1::GetClusterResponse cluster = *link->GetCluster();
       for (const v1::Member& member : cluster.members()) {
         fuzzer.members.push_back(member.member_id());
-        if (!member.job_id().empty()) fuzzer.jobs.push_back(member.job_id());
+        if (member.job_id().empty()) continue;
+        fuzzer.jobs.push_back(member.job_id());
+        fuzzer.busy.emplace_back(member.member_id(), member.job_id());
       }
     }
     const std::unique_ptr<Message> message(factory.GetPrototype(method->input_type())->New());
