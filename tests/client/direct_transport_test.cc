@@ -135,8 +135,8 @@ TEST(DirectTransport, EveryCallReachesTheShardAndBringsItsAnswer) {
 
 TEST(DirectTransport, CancelEndsWhatWaitsAndWhatComesLater) {
   FakeShard shard;
-  const std::unique_ptr<PsTransport> transport = MakeDirectTransport(&shard);
   PullCall waiting, later;
+  const std::unique_ptr<PsTransport> transport = MakeDirectTransport(&shard);
   waiting.Start(transport.get(), 1);
   transport->Cancel();
   waiting.ended.WaitForNotification();
@@ -152,8 +152,8 @@ TEST(DirectTransport, CancelEndsWhatWaitsAndWhatComesLater) {
 
 TEST(DirectTransport, APullThatIsNotAnsweredInTimeEndsWithDeadlineExceeded) {
   FakeShard shard;
+  PullCall slow, patient;  // Outlive the transport, which ends the one that still waits.
   const std::unique_ptr<PsTransport> transport = MakeDirectTransport(&shard);
-  PullCall slow, patient;
   patient.Start(transport.get(), 1);
   slow.Start(transport.get(), 1, absl::Milliseconds(20));
   ASSERT_TRUE(slow.ended.WaitForNotificationWithTimeout(absl::Seconds(10)));
