@@ -13,36 +13,56 @@ namespace sparrow {
 
 // The arithmetic of one batch: rows -> pooled vectors -> model, and back to row gradients. Its buffers are kept from
 // batch to batch. Not thread-safe; the work inside uses all cores.
+//
+// A lone worker goes through its batch in two pieces, cut where two workers would share it, and adds their gradients:
+// fp32 sums depend on their order, and in a network of ReLUs a last bit soon decides whether a unit is on, so only
+// equal sums give equal losses. Thus one and two workers train bit for bit alike.
 class BatchModel {
  public:
-  // Both outlive it.
-  BatchModel(const JobLayout* layout, Model* model);
+  // Both outlive it. `cut` is the number of samples in the first piece, 0: the batch is one piece.
+  BatchModel(const JobLayout* layout, Model* model, uint64_t cut = 0);
 
   // Room for the batch's unique rows, a span for each table: the caller fills them before Forward.
   std::span<const std::span<float>> Rows(const PreparedBatch& prepared);
 
-  // Logits, valid until the next call. REQUIRES: Rows was called for this batch and filled.
+  // Pools the rows and gives the logits, both valid until the next call. REQUIRES: Rows was called for this batch and
+  // filled.
   std::span<const float> Forward(const PreparedBatch& prepared);
 
-  // Sum of the samples' losses (binary cross-entropy) of the last Forward.
-  double Loss(const PreparedBatch& prepared);
-
-  // Backward of Loss: the model's gradients, and the gradients of the unique rows, a span for each table, valid until
-  // the next call. All are sums over samples. REQUIRES: Loss was called for this batch.
-  std::span<const std::span<const float>> Backward(const PreparedBatch& prepared);
+  // The sum of the samples' losses (binary cross-entropy) and its backward.
+  struct Result {
+    double loss_sum = 0;
+    std::span<const float> gradients;  // Of the model's parameters, sums over samples.
+    std::span<const std::span<const float>>
+        row_gradients;  // Of the unique rows, a span for each table; sums over samples.
+    double forward_seconds = 0;
+    double backward_seconds = 0;
+  };
+  // Forward and backward of a batch. A loss that is not finite ends it before the backward; the gradients are empty
+  // then. Valid until the next call. REQUIRES: Rows was called for this batch and filled.
+  Result ForwardBackward(const PreparedBatch& prepared);
 
  private:
+  void Pool(const PreparedBatch& prepared);
+  // Adds what the samples [first, last) give to `result`, whose gradients it sets or adds to.
+  void Piece(const PreparedBatch& prepared, size_t first, size_t last, Result* result);
+  void RowGradients(const PreparedBatch& prepared, size_t first, size_t last);
+
   const JobLayout* const layout_;
   Model* const model_;
+  const uint64_t cut_;
 
   std::vector<std::vector<float>> row_buffers_;       // [tables][unique, dim]
   std::vector<std::vector<float>> gradient_buffers_;  // [tables][unique, dim]
   std::vector<std::span<float>> rows_;
   std::vector<std::span<const float>> gradients_;
-  std::vector<float> pooled_;            // [rows, sparse columns]
-  std::vector<float> pooled_gradients_;  // [rows, sparse columns]
-  std::vector<float> logits_;            // [rows]
-  std::vector<float> logit_gradients_;   // [rows]
+  std::vector<std::vector<float>> piece_gradients_;   // [tables][unique, dim], of a later piece.
+  std::vector<std::vector<uint32_t>> piece_offsets_;  // [features][rows of the piece + 1]
+  std::vector<float> first_gradients_;                // Of the parameters, of the first piece.
+  std::vector<float> pooled_;                         // [rows, sparse columns]
+  std::vector<float> pooled_gradients_;               // [rows, sparse columns]
+  std::vector<float> logits_;                         // [rows]
+  std::vector<float> logit_gradients_;                // [rows]
 };
 
 }  // namespace sparrow

@@ -20,6 +20,11 @@ class TrainLoop::Stopwatch {
     seconds_[static_cast<size_t>(part)] += static_cast<double>(now - last_) * 1e-9;
     last_ = now;
   }
+  // Books seconds that were measured elsewhere; the next mark begins now.
+  void Add(StepPart part, double seconds) {
+    seconds_[static_cast<size_t>(part)] += seconds;
+    last_ = absl::GetCurrentTimeNanos();
+  }
   const std::array<double, kStepParts>& seconds() const { return seconds_; }
 
  private:
@@ -28,7 +33,10 @@ class TrainLoop::Stopwatch {
 };
 
 TrainLoop::TrainLoop(const Parts& parts)
-    : parts_(parts), batch_model_(parts.layout, parts.model), pull_(parts.client), push_(parts.client) {}
+    : parts_(parts),
+      batch_model_(parts.layout, parts.model, parts.collective->size() == 1 ? parts.config->batch_size() / 2 : 0),
+      pull_(parts.client),
+      push_(parts.client) {}
 
 absl::Status TrainLoop::Start() {
   RETURN_IF_ERROR(FetchNext());
@@ -45,21 +53,19 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   RETURN_IF_ERROR(pull_.Finish(batch_model_.Rows(*now)));
   watch.Mark(StepPart::kPull);
 
-  batch_model_.Forward(*now);
-  double loss_sum = batch_model_.Loss(*now);
-  watch.Mark(StepPart::kForward);
+  const BatchModel::Result result_of_batch = batch_model_.ForwardBackward(*now);
+  watch.Add(StepPart::kForward, result_of_batch.forward_seconds);
+  watch.Add(StepPart::kBackward, result_of_batch.backward_seconds);
+  double loss_sum = result_of_batch.loss_sum;
   if (!std::isfinite(loss_sum)) {
     return absl::InvalidArgumentError(absl::StrCat("step ", batch.step, ": the loss is ", loss_sum,
                                                    ": training has diverged; lower the learning rates"));
   }
 
-  const std::span<const std::span<const float>> row_gradients = batch_model_.Backward(*now);
-  watch.Mark(StepPart::kBackward);
-
   // Under way while the dense part is reduced and updated, as is the next batch's pull: the servers answer it once
   // every worker's push is in.
   push_.Start({.step = batch.step, .samples = batch.rows, .learning_rate_factor = factor}, now->partition,
-              row_gradients);
+              result_of_batch.row_gradients);
   watch.Mark(StepPart::kPush);
   RETURN_IF_ERROR(FetchNext());
   watch.Mark(StepPart::kLoad);
