@@ -72,12 +72,20 @@ endfunction()
 # Keywords after the libraries: LABELS, TIMEOUT (seconds, default 120), ENV (A=B ...).
 function(sparrow_test path)
   cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ENV" ${ARGN})
+  # Under TSan only tests that have more than one thread.
+  if(SPARROW_SANITIZE MATCHES thread AND NOT path IN_LIST SPARROW_THREADED_TESTS)
+    return()
+  endif()
   string(REPLACE "/" "_" target ${path}_test)
   add_executable(${target} ${CMAKE_SOURCE_DIR}/tests/${path}_test.cc)
   sparrow_sanitizer_objects(${target})
   target_link_libraries(${target} PRIVATE ${ARG_UNPARSED_ARGUMENTS} GTest::gmock_main)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_compile_definitions(${target} PRIVATE SPARROW_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SPARROW_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  # Only where it is used: the other tests are the same objects in every clone.
+  file(READ ${CMAKE_SOURCE_DIR}/tests/${path}_test.cc text)
+  if(text MATCHES "SPARROW_SOURCE_DIR")
+    target_compile_definitions(${target} PRIVATE SPARROW_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  endif()
   add_test(NAME ${path} COMMAND ${target})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
@@ -90,6 +98,24 @@ function(sparrow_test path)
   endif()
   set_tests_properties(${path} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${env}")
 endfunction()
+
+# sparrow_test_runs(client/sparrowctl sparrowctl ...): the test starts these programs, so they are built before it runs.
+function(sparrow_test_runs path)
+  string(REPLACE "/" "_" target ${path}_test)
+  if(TARGET ${target})
+    add_dependencies(${target} ${ARGN})
+  endif()
+endfunction()
+
+# Tests with threads of their own or of what they test.
+set(SPARROW_THREADED_TESTS
+  base/bounded_queue base/metrics base/parallel base/rpc
+  client/direct_transport client/embedded_cluster
+  coordinator/control_plane coordinator/fuzz coordinator/link coordinator/stress
+  dense/collective
+  embedding/cold_store embedding/host_table embedding/page_pool embedding/table_model embedding/tiered_table
+  server/checkpoint_files server/server server/service server/shard
+  worker/batch_reader worker/ps_client worker/trainer worker/worker)
 
 # sparrow_bench(embedding/table sparrow::embedding ...): bench/embedding/table_bench.cc as program embedding_table_bench, and its smoke size
 # (--benchmark_min_time tiny, SPARROW_BENCH_SMOKE=1) as the CTest bench/embedding/table.

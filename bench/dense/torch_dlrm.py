@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The peer of Sparrow's end-to-end benchmark: DLRM on Criteo-Kaggle shapes in PyTorch on the CPU.
 
-    python3 bench/dense/torch_dlrm.py [--batch-size 2048] [--steps 60] [--rows-max 1000000] [--json FILE]
+    python3 bench/dense/torch_dlrm.py [--model kaggle|quickstart] [--clicks FILE] [--batch-size 2048] [--steps 60] [--json FILE]
 
 One step: 26 EmbeddingBags (dimension 16, sum, sparse gradients), bottom 13-512-256-64-16, dot interaction of 27 vectors, top
 367-512-256-1, BCE with logits, backward, SGD for the dense part and sparse SGD for the tables. Batches are in memory before the
@@ -21,6 +21,11 @@ KAGGLE_ROWS = [1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683
 DIM = 16
 
 
+# name: bottom, top, optimizer of everything. As in deploy/jobs/.
+MODELS = {"kaggle": ([13, 512, 256, 64, DIM], [512, 256, 1], "sgd", 0.1),
+          "quickstart": ([13, 64, DIM], [128, 64, 1], "adagrad", 0.05)}
+
+
 def mlp(sizes, relu_last):
     layers = []
     for i in range(len(sizes) - 1):
@@ -32,10 +37,10 @@ def mlp(sizes, relu_last):
 
 class DenseDlrm(torch.nn.Module):
 
-    def __init__(self):
+    def __init__(self, bottom, top):
         super().__init__()
-        self.bottom = mlp([13, 512, 256, 64, DIM], True)
-        self.top = mlp([DIM + 27 * 26 // 2, 512, 256, 1], False)
+        self.bottom = mlp(bottom, True)
+        self.top = mlp([DIM + 27 * 26 // 2] + top, False)
         self.register_buffer("pairs", torch.tril_indices(27, 27, offset=-1))
 
     def forward(self, dense, pooled):  # pooled: [rows, 26, DIM]
@@ -58,9 +63,27 @@ def measure(step, steps, batch_size):
     return best, float(loss)
 
 
+def read_clicks(args, rows):
+    """Batches of a click log in memory, transformed as Sparrow does it."""
+    batches = []
+    with open(args.clicks) as f:
+        for _ in range(args.batches):
+            lines = [f.readline().rstrip("\n").split("\t") for _ in range(args.batch_size)]
+            if len(lines[-1]) != 40:
+                break
+            dense = torch.tensor([[max(float(x or 0), 0) for x in line[1:14]] for line in lines]).log1p()
+            ids = [torch.tensor([0 if x == "" else 1 + int(x, 16) % (r - 1) for x in column])
+                   for r, column in zip(rows, zip(*[line[14:] for line in lines]))]
+            batches.append({"dense": dense, "labels": torch.tensor([float(line[0]) for line in lines]), "ids": ids,
+                            "offsets": torch.arange(args.batch_size)})
+    return batches
+
+
 def make_step(args, forward, model, tables, batches):
-    dense_optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparse_optimizer = torch.optim.SGD([t.weight for t in tables], lr=0.1) if tables else None
+    _, _, kind, lr = MODELS[args.model]
+    make = torch.optim.SGD if kind == "sgd" else torch.optim.Adagrad
+    dense_optimizer = make(model.parameters(), lr=lr)
+    sparse_optimizer = make([t.weight for t in tables], lr=lr) if tables else None
     loss_of = torch.nn.functional.binary_cross_entropy_with_logits
 
     def step(i):
@@ -86,6 +109,8 @@ def make_step(args, forward, model, tables, batches):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(MODELS), default="kaggle")
+    parser.add_argument("--clicks", help="take the batches from this click log in Criteo's format, ids modulo the tables' rows")
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batches", type=int, default=16, help="different batches in memory")
@@ -100,8 +125,8 @@ def main():
         torch.set_num_threads(args.threads)
 
     rows = [min(r, args.rows_max) for r in KAGGLE_ROWS]
-    batches = []
-    for _ in range(args.batches):
+    batches = read_clicks(args, rows) if args.clicks else []
+    for _ in range(0 if args.clicks else args.batches):
         batch = {"dense": torch.rand(args.batch_size, 13), "labels": (torch.rand(args.batch_size) < 0.25).float(),
                  "offsets": torch.arange(args.batch_size)}
         if args.dense_only:
@@ -113,7 +138,7 @@ def main():
     results = {}
     for name in ["eager"] if args.no_compile else ["eager", "compile"]:
         torch.manual_seed(2)
-        model = DenseDlrm()
+        model = DenseDlrm(*MODELS[args.model][:2])
         tables = []
         if not args.dense_only:
             for r in rows:
@@ -129,7 +154,7 @@ def main():
 
     worked = {name: r for name, r in results.items() if isinstance(r, tuple)}
     best = max(worked, key=lambda name: worked[name][0])
-    out = {"framework": "PyTorch " + torch.__version__, "threads": torch.get_num_threads(), "batch_size": args.batch_size,
+    out = {"framework": "PyTorch " + torch.__version__, "model": args.model, "threads": torch.get_num_threads(), "batch_size": args.batch_size,
            "rows_max": args.rows_max, "dense_only": args.dense_only, "steps": args.steps,
            "eager_samples_per_second": results["eager"][0] if results["eager"] else None,
            "compile_samples_per_second": results["compile"][0] if results.get("compile") else None,
