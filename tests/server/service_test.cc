@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/rpc.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics.h"
 #include "sparrow/v1/parameter_server.grpc.pb.h"
+#include "tests/server/call_end.h"
 #include "tests/server/shard_fixture.h"
 
 namespace sparrow {
@@ -30,25 +30,18 @@ struct WirePull {
   WirePull(v1::ParameterServer::Stub* stub, v1::PullRequest pull, absl::Duration timeout = absl::Seconds(60))
       : request(std::move(pull)) {
     context.set_deadline(DeadlineAfter(timeout));
-    stub->async()->Pull(&context, &request, &response, [this](grpc::Status result) {
-      status = FromGrpcStatus(result);
-      done.Notify();
-    });
+    stub->async()->Pull(&context, &request, &response, [this](const grpc::Status& result) { end.Set(result); });
   }
   ~WirePull() {
     context.TryCancel();
-    done.WaitForNotification();
+    end.Wait().IgnoreError();
   }
-  absl::Status Wait() {
-    done.WaitForNotification();
-    return status;
-  }
+  absl::Status Wait() { return end.Wait(); }
 
   grpc::ClientContext context;
   const v1::PullRequest request;
   v1::PullResponse response;
-  absl::Status status;
-  absl::Notification done;
+  CallEnd end;
 };
 
 class Service : public ::testing::Test {
@@ -98,15 +91,10 @@ class Service : public ::testing::Test {
     grpc::Slice slice(bytes);
     grpc::ByteBuffer request(&slice, 1), response;
     grpc::ClientContext context;
-    grpc::Status status;
-    absl::Notification done;
+    CallEnd end;
     stub.UnaryCall(&context, "/sparrow.v1.ParameterServer/" + method, grpc::StubOptions(), &request, &response,
-                   [&](grpc::Status result) {
-                     status = std::move(result);
-                     done.Notify();
-                   });
-    done.WaitForNotification();
-    return FromGrpcStatus(status);
+                   [&end](const grpc::Status& result) { end.Set(result); });
+    return end.Wait();
   }
 
   TestShard server_;
@@ -118,7 +106,8 @@ class Service : public ::testing::Test {
 
 TEST_F(Service, AnswersOverTheWireAreTheShards) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   std::vector<Key> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   std::vector<float> gradients(keys.size() * 4, 0.5f);
@@ -145,7 +134,8 @@ TEST_F(Service, AnswersOverTheWireAreTheShards) {
 
 TEST_F(Service, SavesTables) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   ASSERT_TRUE(Pull(job.Pull(0, {{0, {1, 2}}})).ok());
   v1::SaveTablesRequest request;
   *request.mutable_context() = job.Context();
@@ -159,7 +149,8 @@ TEST_F(Service, SavesTables) {
 
 TEST_F(Service, ManyWaitingPullsHoldNoThreadAndAreAllAnswered) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   std::vector<std::unique_ptr<WirePull>> pulls;
   for (Key key = 0; key < 100; ++key) {
     pulls.push_back(std::make_unique<WirePull>(stub_.get(), job.Pull(1, {{0, {key}}})));
@@ -179,7 +170,8 @@ TEST_F(Service, ManyWaitingPullsHoldNoThreadAndAreAllAnswered) {
 
 TEST_F(Service, CancelledPullStopsWaiting) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   WirePull pull(stub_.get(), job.Pull(1, {}));
   ASSERT_TRUE(WaitForWaitingPulls(1));
   pull.context.TryCancel();
@@ -190,7 +182,8 @@ TEST_F(Service, CancelledPullStopsWaiting) {
 
 TEST_F(Service, PullPastItsDeadlineStopsWaiting) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   WirePull pull(stub_.get(), job.Pull(1, {}), absl::Milliseconds(200));
   EXPECT_TRUE(absl::IsDeadlineExceeded(pull.Wait()));
   EXPECT_TRUE(WaitForWaitingPulls(0));
@@ -198,7 +191,8 @@ TEST_F(Service, PullPastItsDeadlineStopsWaiting) {
 
 TEST_F(Service, CancellationsAtAnyMomentLeaveNothingBehind) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   for (uint64_t step = 0; step < 100; ++step) {
     WirePull ready(stub_.get(), job.Pull(step, {{0, {step}}}));
     WirePull ahead(stub_.get(), job.Pull(step + 1, {{0, {step}}}));
@@ -219,7 +213,8 @@ TEST_F(Service, CancellationsAtAnyMomentLeaveNothingBehind) {
 
 TEST_F(Service, ShutdownEndsWaitingPulls) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   WirePull pull(stub_.get(), job.Pull(1, {}));
   ASSERT_TRUE(WaitForWaitingPulls(1));
   server_.shard->Shutdown();
@@ -229,7 +224,8 @@ TEST_F(Service, ShutdownEndsWaitingPulls) {
 // Case 4's wire form, and case 50: lengths that lie.
 TEST_F(Service, BytesThatAreNoRequestAreRefusedAndTheConnectionStaysUsable) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   const std::string lies[] = {
       "garbage that is not protobuf",
       std::string("\x22\xff\xff\xff\xff\xff\xff\xff\xff\x7f", 10),      // Field 4 of 2^63 - 1 bytes.
@@ -256,15 +252,18 @@ TEST_F(Service, BytesThatAreNoRequestAreRefusedAndTheConnectionStaysUsable) {
 // Case 50 at the real limit: 64 MiB.
 TEST_F(Service, MessagesUpToTheLimitArriveAndLargerOnesAreRefusedWithBothNumbers) {
   const TestJob job;
-  ASSERT_TRUE(Open(job).ok());
-  v1::PushRequest push = job.Push(0, {});
-  const size_t head = push.SerializeAsString().size();
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
+  const size_t head = job.Push(0, {}).SerializeAsString().size();
   for (const int over : {-1, 0, 1}) {
     const size_t bytes = static_cast<size_t>(kMessageBytesMax + over);
-    // A table with gradients but no keys: it arrives, and is refused for that.
-    push.clear_tables();
-    push.add_tables()->set_gradients(std::string(bytes - head - 10, '\0'));
-    const std::string message = push.SerializeAsString();
+    std::string message;
+    {
+      // A table with gradients but no keys: it arrives, and is refused for that.
+      v1::PushRequest push = job.Push(0, {});
+      push.add_tables()->set_gradients(std::string(bytes - head - 10, '\0'));
+      message = push.SerializeAsString();
+    }
     ASSERT_EQ(message.size(), bytes);
     const absl::Status status = Raw("Push", message);
     if (over <= 0) {
@@ -282,7 +281,8 @@ TEST_F(Service, MessagesUpToTheLimitArriveAndLargerOnesAreRefusedWithBothNumbers
 TEST_F(Service, AnswersUpToTheLimitArriveAndLargerOnesAreRefused) {
   TestJob job;
   job.tables = {SgdTable("wide", 4096)};
-  ASSERT_TRUE(Open(job).ok());
+  const absl::Status opened = Open(job);
+  ASSERT_TRUE(opened.ok()) << opened;
   std::vector<Key> keys(4095);  // 16 KiB each: with the message's own bytes, 4,096 are too many.
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   const auto fits = Pull(job.Pull(0, {{0, keys}}, 0, /*create=*/false));
