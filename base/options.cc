@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/bytes.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
 
 namespace sparrow {
@@ -68,35 +69,13 @@ std::string CurrentValue(const Option& option) {
                     option.target);
 }
 
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t up = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = up;
-    }
-  }
-  return row[b.size()];
-}
-
 absl::Status UnknownFlag(absl::string_view name, const std::vector<Option>& options) {
-  std::string message = absl::StrCat("unknown flag --", name);
-  const Option* nearest = nullptr;
-  size_t nearest_distance = 3;  // Farther than two edits is no help.
-  for (const Option& option : options) {
-    const size_t distance = EditDistance(name, option.name);
-    if (distance < nearest_distance) {
-      nearest = &option;
-      nearest_distance = distance;
-    }
-  }
-  absl::StrAppend(&message, nearest != nullptr ? absl::StrCat("; did you mean --", nearest->name, "?")
-                                               : std::string("; --help lists the flags"));
-  return absl::InvalidArgumentError(message);
+  std::vector<std::string> flags;
+  for (const Option& option : options) flags.push_back(absl::StrCat("--", option.name));
+  const std::string flag = absl::StrCat("--", name);
+  const std::string hint = NearestHint(flag, flags);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown flag ", flag, hint.empty() ? "; --help lists the flags" : hint));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
-#include "client/nearest.h"
+#include "base/nearest.h"
 
 namespace sparrow {
 namespace {

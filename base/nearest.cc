@@ -1,4 +1,4 @@
-#include "client/nearest.h"
+#include "base/nearest.h"
 
 #include <algorithm>
 
