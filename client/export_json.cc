@@ -25,6 +25,7 @@ ordered_json ModelPart(const v1::ModelConfig& model) {
   if (model.has_dlrm()) {
     json["kind"] = "dlrm";
     json["bottom"] = Sizes(model.dlrm().bottom());
+    json["bottom_output"] = model.dlrm().bottom_output() == v1::Dlrm::LINEAR ? "linear" : "relu";
     json["top"] = Sizes(model.dlrm().top());
     json["rule"] =
         "b = bottom MLP of the dense inputs; v = [b, pooled features in order]; top MLP of b followed by v[i].v[j] for "
@@ -32,6 +33,7 @@ ordered_json ModelPart(const v1::ModelConfig& model) {
   } else {
     json["kind"] = "dcnv2";
     json["bottom"] = Sizes(model.dcnv2().bottom());
+    json["bottom_output"] = "relu";
     json["cross_layers"] = model.dcnv2().cross_layers();
     json["cross_rank"] = model.dcnv2().cross_rank();
     json["top"] = Sizes(model.dcnv2().top());
@@ -39,7 +41,9 @@ ordered_json ModelPart(const v1::ModelConfig& model) {
         "x0 = bottom MLP of the dense inputs followed by the pooled features in order; each cross layer: "
         "x = x0 * (w (v x) + b) + x; top MLP of x";
   }
-  json["layer"] = "y = weight x + bias, then ReLU, but not after the last layer of top; its output is the logit";
+  json["layer"] =
+      "y = weight x + bias, then ReLU, but not after the last layer of top, whose output is the logit, nor after the "
+      "last of bottom if bottom_output is linear";
   json["parameters"] =
       "dense.safetensors: bottom.I.weight [out, in], bottom.I.bias [out], cross.I.v [rank, in], cross.I.w [in, rank], "
       "cross.I.b [in], top.I.weight, top.I.bias; I from 0";

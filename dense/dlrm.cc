@@ -129,7 +129,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDlrm(const v1::Dlrm& config, const Mo
   RETURN_IF_ERROR(CheckTop("model.dlrm.top", top_layers));
   ASSIGN_OR_RETURN(const InteractionShape interaction, ShapeOfInteraction(config, shape));
   ParameterLayout layout;
-  Mlp bottom("bottom", shape.dense_columns, bottom_layers, Activation::kRelu, &layout);
+  Mlp bottom("bottom", shape.dense_columns, bottom_layers,
+             config.bottom_output() == v1::Dlrm::LINEAR ? Activation::kIdentity : Activation::kRelu, &layout);
   Mlp top("top", static_cast<uint32_t>(interaction.outputs()), top_layers, Activation::kIdentity, &layout);
   RETURN_IF_ERROR(CheckParameterCount("model.dlrm", layout));
   return std::make_unique<Dlrm>(shape.dense_columns, interaction, std::move(bottom), std::move(top), layout, seed);

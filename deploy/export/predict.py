@@ -20,7 +20,7 @@ def predict(model, params, dense, pooled):
             x = x @ params[f"{name}.{i}.weight"].T + params[f"{name}.{i}.bias"]
             x = np.maximum(x, 0) if last_relu or i + 1 < layers else x
         return x
-    vectors = ([mlp("bottom", dense, True)] if model["bottom"] else []) + pooled
+    vectors = ([mlp("bottom", dense, model["bottom_output"] == "relu")] if model["bottom"] else []) + pooled
     if model["kind"] == "dlrm":
         dots = [np.sum(vectors[i] * vectors[j], axis=1) for i in range(len(vectors)) for j in range(i)]
         x = np.column_stack((vectors[:1] if model["bottom"] else []) + dots)

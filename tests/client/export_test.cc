@@ -221,9 +221,12 @@ TEST_P(ExportTest, ADirectoryInUseAndAPathThatIsNoCheckpointAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ExportTest,
                          testing::Values("dlrm { bottom: [ 8, 4 ] top: [ 8, 1 ] }",
+                                         "dlrm { bottom: [ 8, 4 ] bottom_output: LINEAR top: [ 8, 1 ] }",
                                          "dcnv2 { bottom: [ 8, 4 ] cross_layers: 2 cross_rank: 3 top: [ 8, 1 ] }"),
                          [](const testing::TestParamInfo<const char*>& info) {
-                           return std::string(info.param[1] == 'l' ? "Dlrm" : "Dcnv2");
+                           const std::string model = info.param;
+                           if (model.starts_with("dcnv2")) return "Dcnv2";
+                           return model.find("LINEAR") == std::string::npos ? "Dlrm" : "DlrmLinearBottom";
                          });
 
 }  // namespace

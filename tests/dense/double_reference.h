@@ -92,9 +92,9 @@ inline Vector MlpReference(const std::vector<Parameter>& parameters, const Vecto
 
 // The logit of one sample.
 inline double DlrmReference(const std::vector<Parameter>& parameters, const Vector& weights, const Vector& dense,
-                            const std::vector<Vector>& features) {
+                            const std::vector<Vector>& features, bool bottom_relu) {
   std::vector<Vector> vectors;
-  if (!dense.empty()) vectors.push_back(MlpReference(parameters, weights, "bottom", dense, true));
+  if (!dense.empty()) vectors.push_back(MlpReference(parameters, weights, "bottom", dense, bottom_relu));
   vectors.insert(vectors.end(), features.begin(), features.end());
   return MlpReference(parameters, weights, "top", Interaction(vectors, !dense.empty()), false)[0];
 }

@@ -35,6 +35,7 @@ struct Case {
 
 const Case kCases[] = {
     {"Dlrm", "dlrm { bottom: 9 bottom: 8 top: 11 top: 5 top: 1 }", 4, {8, 8, 8}},
+    {"DlrmLinearBottom", "dlrm { bottom: 9 bottom: 8 bottom_output: LINEAR top: 11 top: 5 top: 1 }", 4, {8, 8, 8}},
     {"DlrmDim1", "dlrm { bottom: 1 top: 3 top: 1 }", 2, {1, 1}},
     {"DlrmWithoutDense", "dlrm { top: 7 top: 1 }", 0, {5, 5, 5, 5}},
     {"DlrmWithoutFeatures", "dlrm { bottom: 6 bottom: 4 top: 3 top: 1 }", 3, {}},
@@ -74,8 +75,10 @@ class Models : public ::testing::TestWithParam<Case> {
       features.emplace_back(sparse.begin() + offset, sparse.begin() + offset + dim);
       offset += dim;
     }
-    if (Parse(GetParam().config).has_dlrm()) {
-      return testing::DlrmReference(model_->parameters(), weights, d, features);
+    const v1::ModelConfig config = Parse(GetParam().config);
+    if (config.has_dlrm()) {
+      return testing::DlrmReference(model_->parameters(), weights, d, features,
+                                    config.dlrm().bottom_output() == v1::Dlrm::RELU);
     }
     // Without a bottom the reference's MLP is the identity, as the model's.
     return testing::Dcnv2Reference(model_->parameters(), weights, d, features);
