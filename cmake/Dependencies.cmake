@@ -1,7 +1,7 @@
 # Every library that Sparrow stands on, and why. All are Debian 12 packages; ARCHITECTURE.md has the list with its reasons.
 
 find_package(Threads REQUIRED)
-find_package(ZLIB REQUIRED)                 # gzip input, CRC-32 of checkpoint files.
+find_package(ZLIB REQUIRED)                 # CRC-32 of checkpoint files, gzip output.
 find_package(absl CONFIG REQUIRED)          # Status, synchronisation with thread annotations, hash maps, time.
 find_package(Protobuf REQUIRED)             # Configuration and wire.
 find_package(PkgConfig REQUIRED)
@@ -17,6 +17,7 @@ target_link_libraries(sparrow_dnnl INTERFACE ${DNNL_LIBRARY})
 find_package(OpenMP REQUIRED)               # Data-parallel loops, on the threads that oneDNN uses.
 find_package(nlohmann_json REQUIRED)        # Summaries, safetensors headers.
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # The fixed hash of string ids.
+pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)  # gzip input, inflated at more than twice zlib's rate.
 find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)  # All-reduce between CPU workers. Debian's GlooConfig.cmake wants its CUDA build.
 find_library(GLOO_LIBRARY gloo REQUIRED)
 add_library(sparrow_gloo INTERFACE)

@@ -1,6 +1,11 @@
 #include "worker/byte_source.h"
 
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
 #include <fcntl.h>
+#include <isa-l/igzip_lib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +24,7 @@
 namespace sparrow {
 namespace {
 
-constexpr size_t kInputBytes = 1 << 18;
+constexpr size_t kInputBytes = 1 << 16;
 constexpr absl::string_view kGzipMagic("\x1f\x8b", 2);
 
 struct Magic {
@@ -38,7 +43,46 @@ constexpr Magic kOtherFormats[] = {{absl::string_view("\x28\xb5\x2f\xfd", 4), "z
                                    {absl::string_view("\xff\xfe", 2), "UTF-16 text"},
                                    {absl::string_view("\xfe\xff", 2), "UTF-16 text"}};
 
+// ISA-L's error as words.
+const char* InflateError(int error) {
+  switch (error) {
+    case ISAL_INVALID_WRAPPER:
+      return "what follows is no gzip stream";
+    case ISAL_UNSUPPORTED_METHOD:
+      return "the compression method is not deflate";
+    case ISAL_INCORRECT_CHECKSUM:
+      return "the checksum or the length is wrong";
+    default:
+      return "the gzip stream is damaged";
+  }
+}
+
 }  // namespace
+
+// By ISA-L, which inflates more than twice as fast as zlib: zlib alone takes all the time that parsing 200 MB/s may
+// take.
+struct ByteSource::Gzip {
+  Gzip() {
+    isal_inflate_init(&state);
+    StartMember();
+  }
+
+  // Keeps the input that is left.
+  void StartMember() {
+    isal_inflate_reset(&state);
+    state.crc_flag = ISAL_GZIP_NO_HDR_VER;  // The header by itself: isal_inflate loses one that is cut by the buffer.
+    isal_gzip_header_init(&header);
+    part = Part::kBetween;
+  }
+
+  enum class Part { kBetween, kHeader, kBody };
+
+  inflate_state state;  // Its next_in and avail_in are what is left of `input`.
+  isal_gzip_header header;
+  Part part = Part::kBetween;  // kBetween: before the first byte of a member.
+  bool drained = false;        // The file has ended.
+  uint8_t input[kInputBytes];
+};
 
 absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for regular files.
@@ -76,21 +120,14 @@ absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& 
   return std::unique_ptr<ByteSource>(new ByteSource(path, fd, gzip));
 }
 
-ByteSource::ByteSource(std::string path, int fd, bool gzip) : path_(std::move(path)), fd_(fd), gzip_(gzip) {
-  if (!gzip_) return;
-  input_ = std::make_unique<char[]>(kInputBytes);
-  constexpr int kGzipOnly = 16;
-  CHECK_EQ(inflateInit2(&stream_, MAX_WBITS + kGzipOnly), Z_OK);
-}
+ByteSource::ByteSource(std::string path, int fd, bool gzip)
+    : path_(std::move(path)), fd_(fd), gzip_(gzip ? std::make_unique<Gzip>() : nullptr) {}
 
-ByteSource::~ByteSource() {
-  if (gzip_) inflateEnd(&stream_);
-  close(fd_);
-}
+ByteSource::~ByteSource() { close(fd_); }
 
 absl::StatusOr<size_t> ByteSource::Read(char* to, size_t size) {
   DCHECK(size > 0);
-  return gzip_ ? Inflate(to, size) : ReadFd(to, size);
+  return gzip_ == nullptr ? ReadFd(to, size) : Inflate(to, size);
 }
 
 absl::StatusOr<size_t> ByteSource::ReadFd(char* to, size_t size) {
@@ -103,37 +140,61 @@ absl::StatusOr<size_t> ByteSource::ReadFd(char* to, size_t size) {
   }
 }
 
+absl::Status ByteSource::FillGzip() {
+  if (gzip_->state.avail_in != 0 || gzip_->drained) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const size_t got, ReadFd(reinterpret_cast<char*>(gzip_->input), kInputBytes));
+  gzip_->state.next_in = gzip_->input;
+  gzip_->state.avail_in = static_cast<uint32_t>(got);
+  gzip_->drained = got == 0;
+  return absl::OkStatus();
+}
+
+absl::Status ByteSource::ReadGzipHeader() {
+  gzip_->part = Gzip::Part::kHeader;
+  const int result = isal_read_gzip_header(&gzip_->state, &gzip_->header);
+  if (result == ISAL_DECOMP_OK) {
+    gzip_->part = Gzip::Part::kBody;
+  } else if (result != ISAL_END_INPUT) {
+    return Damaged(InflateError(result));
+  } else if (gzip_->drained) {
+    return Damaged("the gzip stream is cut off");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<size_t> ByteSource::Inflate(char* to, size_t size) {
-  size = std::min<size_t>(size, 1 << 30);  // zlib counts in 32 bits.
-  stream_.next_out = reinterpret_cast<Bytef*>(to);
-  stream_.avail_out = static_cast<uInt>(size);
-  while (stream_.avail_out == size) {
-    if (stream_.avail_in == 0) {
-      ASSIGN_OR_RETURN(const size_t got, ReadFd(input_.get(), kInputBytes));
-      if (got == 0) {
-        if (in_member_) return Damaged("the gzip stream is cut off");
-        return 0;
-      }
-      stream_.next_in = reinterpret_cast<Bytef*>(input_.get());
-      stream_.avail_in = static_cast<uInt>(got);
+  inflate_state& state = gzip_->state;
+  size = std::min<size_t>(size, 1 << 30);  // ISA-L counts in 32 bits.
+  state.next_out = reinterpret_cast<uint8_t*>(to);
+  state.avail_out = static_cast<uint32_t>(size);
+  while (state.avail_out == size) {
+    RETURN_IF_ERROR(FillGzip());
+    if (gzip_->part == Gzip::Part::kBetween && state.avail_in == 0) return 0;
+    if (gzip_->part != Gzip::Part::kBody) {
+      RETURN_IF_ERROR(ReadGzipHeader());
+      continue;
     }
-    in_member_ = true;
-    const int result = inflate(&stream_, Z_NO_FLUSH);
-    if (result == Z_STREAM_END) {
-      in_member_ = false;
-      CHECK_EQ(inflateReset(&stream_), Z_OK);
-    } else if (result == Z_MEM_ERROR) {
-      return absl::ResourceExhaustedError(absl::StrCat(path_, ": no memory to decompress it"));
-    } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      return Damaged(stream_.msg == nullptr ? "the gzip stream is damaged" : stream_.msg);
+    // Without input too: ISA-L holds some of what it has taken, and hands it out as there is room.
+    const uint32_t input_before = state.avail_in;
+    const int result = isal_inflate(&state);
+#ifdef __AVX__
+    // Its CRC leaves the upper halves of the vector registers in use, and then every SSE instruction of the parser
+    // (those of libm's log) is several times slower.
+    _mm256_zeroupper();
+#endif
+    if (result < 0) return Damaged(InflateError(result));
+    if (state.block_state == ISAL_BLOCK_FINISH) {
+      gzip_->StartMember();
+    } else if (state.avail_out == size && state.avail_in == input_before && (input_before != 0 || gzip_->drained)) {
+      return Damaged(gzip_->drained ? "the gzip stream is cut off" : "the gzip stream is damaged");
     }
   }
-  return size - stream_.avail_out;
+  return size - state.avail_out;
 }
 
 absl::Status ByteSource::Damaged(const char* what) const {
-  return absl::DataLossError(absl::StrCat(path_, ": cannot decompress: ", what, ", at byte ",
-                                          file_bytes_read_ - stream_.avail_in,
+  return absl::DataLossError(absl::StrCat(path_, ": cannot decompress: ", what, ", near byte ",
+                                          file_bytes_read_ - gzip_->state.avail_in,
                                           " of the file; check it with gzip -t and copy it again"));
 }
 

@@ -1,8 +1,6 @@
 #ifndef SPARROW_WORKER_BYTE_SOURCE_H_
 #define SPARROW_WORKER_BYTE_SOURCE_H_
 
-#include <zlib.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -30,21 +28,20 @@ class ByteSource {
   uint64_t file_bytes_read() const { return file_bytes_read_; }
 
  private:
+  struct Gzip;  // What is needed to decompress.
+
   ByteSource(std::string path, int fd, bool gzip);
 
   absl::StatusOr<size_t> ReadFd(char* to, size_t size);
+  absl::Status FillGzip();
+  absl::Status ReadGzipHeader();
   absl::StatusOr<size_t> Inflate(char* to, size_t size);
   absl::Status Damaged(const char* what) const;
 
   const std::string path_;
   const int fd_;
-  const bool gzip_;
+  const std::unique_ptr<Gzip> gzip_;  // Null: the file is plain.
   uint64_t file_bytes_read_ = 0;
-
-  // Only for gzip.
-  z_stream stream_ = {};
-  std::unique_ptr<char[]> input_;
-  bool in_member_ = false;  // Between a member's first byte and its checksum.
 };
 
 }  // namespace sparrow

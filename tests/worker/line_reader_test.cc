@@ -98,6 +98,71 @@ TEST(LineReader, GzipMembersInARowAreOneText) {
   EXPECT_EQ(read.lines, (std::vector<std::string>{"a", "bc", "d"}));
 }
 
+// A member with every optional part of the header, as long as `extra` makes it.
+std::string GzipWithHeader(absl::string_view bytes, std::vector<unsigned char>* extra) {
+  z_stream stream = {};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  gz_header header = {};
+  unsigned char name[] = "log.tsv";
+  unsigned char comment[] = "one day";
+  header.name = name;
+  header.comment = comment;
+  header.hcrc = 1;
+  header.extra = extra->data();
+  header.extra_len = static_cast<uInt>(extra->size());
+  EXPECT_EQ(deflateSetHeader(&stream, &header), Z_OK);
+  std::string zipped(bytes.size() + extra->size() + 1024, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(zipped.data());
+  stream.avail_out = static_cast<uInt>(zipped.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  zipped.resize(stream.total_out);
+  deflateEnd(&stream);
+  return zipped;
+}
+
+TEST(LineReader, GzipMembersAreWholeWhereverTheInputBufferCutsThem) {
+  const TempFiles files;
+  constexpr size_t kBlock = 1 << 16;  // ByteSource's reads.
+  std::vector<unsigned char> extra(1);
+  const size_t shortest = GzipWithHeader("a\n", &extra).size() - 1;
+  const std::string next = GzipWithHeader("b\n", &extra);
+  // The first member ends up to 60 bytes before or after a read's end: its checksum or the next header is cut.
+  for (int past = -60; past <= 60; ++past) {
+    extra.assign(65535, 'x');
+    const std::string filler = GzipWithHeader("f\n", &extra);
+    extra.assign(2 * kBlock + static_cast<size_t>(past) - filler.size() - shortest, 'y');
+    const std::string first = GzipWithHeader("a\n", &extra);
+    ASSERT_EQ(filler.size() + first.size(), 2 * kBlock + past);
+    files.Write("f.gz", filler + first + next);
+    const Lines read = ReadLines(files.Path("f.gz"));
+    EXPECT_TRUE(read.status.ok()) << past << ": " << read.status;
+    EXPECT_EQ(read.lines, (std::vector<std::string>{"f", "a", "b"})) << past;
+  }
+}
+
+TEST(LineReader, GzipOfAnyLevelIsItsText) {
+  const TempFiles files;
+  std::mt19937_64 random(11);
+  std::vector<std::string> expected;
+  std::string text;
+  for (int i = 0; i < 30000; ++i) {
+    expected.push_back(i % 3 == 0 && i > 0 ? expected[random() % expected.size()] : absl::StrCat(random()));
+    text += expected.back() + "\n";
+  }
+  for (const char* mode : {"wb0", "wb1", "wb6", "wb9", "wb6h", "wb6R", "wb6F"}) {
+    const std::string path = files.Path("f.gz");
+    const gzFile zipped = gzopen(path.c_str(), mode);
+    ASSERT_NE(zipped, nullptr);
+    ASSERT_EQ(gzwrite(zipped, text.data(), static_cast<unsigned>(text.size())), static_cast<int>(text.size()));
+    ASSERT_EQ(gzclose(zipped), Z_OK);
+    const Lines read = ReadLines(path);
+    EXPECT_TRUE(read.status.ok()) << mode << ": " << read.status;
+    EXPECT_TRUE(read.lines == expected) << mode;
+  }
+}
+
 TEST(LineReader, CutGzipIsAnErrorAtEveryLengthAndNeverAnEnd) {
   const TempFiles files;
   std::string text;
@@ -125,8 +190,17 @@ TEST(LineReader, DamagedGzipIsAnErrorThatNamesTheFile) {
     files.Write("f.gz", damaged);
     EXPECT_ERROR(ReadLines(files.Path("f.gz")).status, kDataLoss, files.Path("f.gz"));
   }
-  files.Write("f.gz", zipped + "garbage");
-  EXPECT_ERROR(ReadLines(files.Path("f.gz")).status, kDataLoss, files.Path("f.gz"), "cannot decompress");
+  // The checksum and the length, 4 bytes each.
+  for (size_t at = zipped.size() - 8; at < zipped.size(); ++at) {
+    std::string damaged = zipped;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    files.Write("f.gz", damaged);
+    EXPECT_ERROR(ReadLines(files.Path("f.gz")).status, kDataLoss, files.Path("f.gz"), "checksum");
+  }
+  for (const absl::string_view garbage : {"garbage", "g", "\x1f\x8b", "\x1f"}) {
+    files.Write("f.gz", absl::StrCat(zipped, garbage));
+    EXPECT_ERROR(ReadLines(files.Path("f.gz")).status, kDataLoss, files.Path("f.gz"), "cannot decompress", "byte");
+  }
 }
 
 TEST(LineReader, WhatIsNoTextFileIsRefusedByName) {
