@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
 #include <vector>
@@ -92,11 +95,14 @@ class Bag : public testing::TestWithParam<std::tuple<Shape, bool, Pooling>> {
                          std::get<2>(GetParam()), 99);
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, Bag,
-                         testing::Combine(testing::Values(Shape{0, 3, 4, 8}, Shape{1, 1, 1, 1}, Shape{33, 5, 7, 3},
-                                                          Shape{257, 1, 100, 16}, Shape{300, 6, 50, 129},
-                                                          Shape{5'000, 8, 900, 16}, Shape{60, 9, 11, 4096}),
-                                          testing::Bool(), testing::Values(Pooling::kSum, Pooling::kMean)));
+INSTANTIATE_TEST_SUITE_P(
+    All, Bag,
+    testing::Combine(testing::Values(Shape{0, 3, 4, 8}, Shape{1, 1, 1, 1}, Shape{33, 5, 7, 3}, Shape{257, 1, 100, 16},
+                                     Shape{300, 6, 50, 129}, Shape{5'000, 8, 900, 16}, Shape{40, 5, 30, 2},
+                                     Shape{40, 5, 30, 5}, Shape{40, 5, 30, 10}, Shape{40, 5, 30, 13},
+                                     Shape{40, 5, 30, 128}, Shape{30, 5, 20, 1024}, Shape{30, 5, 20, 1028},
+                                     Shape{30, 5, 20, 2048}, Shape{60, 9, 11, 4096}),
+                     testing::Bool(), testing::Values(Pooling::kSum, Pooling::kMean)));
 
 TEST_P(Bag, ForwardEqualsTheReferenceInDouble) {
   const uint32_t dim = shape().dim;
@@ -180,6 +186,48 @@ TEST(BagGradient, DoesNotDependOnHowTheWorkIsCut) {
     BagBackwardCpu(piece, std::span(output_gradients).subspan(i * kDim, 100 * kDim), kDim, 0, kDim, in_pieces);
   }
   EXPECT_EQ(at_once, in_pieces);
+}
+
+// One row with all the traffic, few with most of it, and all alike: https://github.com/pytorch/pytorch/issues/20655
+// The bench embedding/bag reports what each costs.
+TEST(Bag, SumsAreTheReferencesHoweverTheIdsFall) {
+  constexpr size_t kLookups = 65'536;
+  constexpr uint32_t kDim = 8, kRows = 20'000;
+  std::mt19937_64 random(31);
+  std::vector<double> cumulative(kRows);
+  double sum = 0;
+  for (uint32_t rank = 0; rank < kRows; ++rank) cumulative[rank] = sum += std::pow(rank + 1.0, -1.05);
+  const auto zipf = [&] {
+    const double u = std::uniform_real_distribution<double>(0, sum)(random);
+    return static_cast<Key>(std::lower_bound(cumulative.begin(), cumulative.end(), u) - cumulative.begin());
+  };
+  const std::pair<const char*, std::function<Key()>> all[] = {
+      {"identical", [] { return Key{12}; }}, {"Zipf", zipf}, {"uniform", [&] { return random() % kRows; }}};
+  const std::vector<float> output_gradients = RandomFloats(kLookups * kDim, 32);
+  double slowest = 0, uniform = 0;
+  for (const auto& [name, draw] : all) {
+    std::vector<Key> keys(kLookups);
+    for (Key& key : keys) key = draw();
+    Feature feature;
+    feature.pooling = Pooling::kSum;
+    feature.index.resize(kLookups);
+    for (uint32_t i = 1; i <= kLookups; ++i) feature.offsets.push_back(i);
+    const auto start = std::chrono::steady_clock::now();
+    Dedup dedup;
+    dedup.Add(keys, feature.index);
+    const uint32_t unique = static_cast<uint32_t>(dedup.unique().size());
+    ASSERT_TRUE(CheckBags(feature.bags(), unique).ok());
+    std::vector<float> gradients(uint64_t{unique} * kDim);
+    BagBackwardCpu(feature.bags(), output_gradients, kDim, 0, kDim, gradients);
+    uniform = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    slowest = std::max(slowest, uniform);
+    const std::vector<double> expected = BackwardReference(feature, output_gradients, kDim, unique);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      // Up to 65,536 roundings of a sum below 512: one is at most 1.5e-5, and they go both ways.
+      ASSERT_NEAR(gradients[i], expected[i], 1e-2) << name << " " << i;
+    }
+  }
+  EXPECT_LT(slowest, 20 * uniform) << "few rows with all the traffic";  // It is faster; nothing is quadratic.
 }
 
 TEST(Bag, SixtyFiveThousandIdenticalIdsSumInOneRow) {

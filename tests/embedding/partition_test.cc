@@ -6,24 +6,16 @@
 #include <algorithm>
 #include <map>
 
+#include "tests/support/edge_keys.h"
+
 namespace sparrow {
 namespace {
 
-// The inverse of Mix64, step by step backwards, to make keys at the edges of buckets.
-uint64_t Unmix64(uint64_t x) {
-  x ^= x >> 31 ^ x >> 62;
-  x *= 0x319642b2d24d8ec3u;
-  x ^= x >> 27 ^ x >> 54;
-  x *= 0x96de1b173f119089u;
-  x ^= x >> 30 ^ x >> 60;
-  return x - 0x9e3779b97f4a7c15u;
-}
-
 TEST(Partition, EveryKeyIsOnExactlyOneServer) {
-  std::vector<Key> keys = {0, 1, uint64_t{1} << 63, (uint64_t{1} << 63) - 1, ~uint64_t{0}};
+  std::vector<Key> keys = AwkwardKeys();
   for (uint64_t bucket = 0; bucket < kBuckets; ++bucket) {  // The first and the last key of each bucket's range.
-    keys.push_back(Unmix64(bucket << 52));
-    keys.push_back(Unmix64((bucket << 52) - 1));
+    keys.push_back(KeyOfHash(bucket << 52));
+    keys.push_back(KeyOfHash((bucket << 52) - 1));
     ASSERT_EQ(BucketOf(keys[keys.size() - 2]), bucket);
     ASSERT_EQ(BucketOf(keys.back()), (bucket + kBuckets - 1) % kBuckets);
   }

@@ -4,8 +4,11 @@
 
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <random>
 
 #include "base/file.h"
@@ -82,6 +85,42 @@ class Cluster {
       }
     }
     return rows;
+  }
+
+  // One step that moves these rows of table "user" alone; every server gets a push.
+  void TrainUser(uint64_t step, const std::vector<Key>& keys) {
+    std::vector<TestJob::Gradients> pushes(shards_.size());
+    for (const Key key : keys) {
+      TestJob::Gradients& entry = pushes[jobs_[0].shards.ServerOf(key)];
+      entry.keys.push_back(key);
+      for (int column = 0; column < 4; ++column) entry.values.push_back(static_cast<float>(key % 7 + 1));
+    }
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      v1::PushResponse response;
+      const absl::Status status = shards_[i]->Push(jobs_[i].Push(step, {pushes[i]}), &response);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  // Rows of table "user". Every server is asked, also for none.
+  std::vector<float> UserRows(uint64_t step, const std::vector<Key>& keys) {
+    std::map<Key, std::vector<float>> rows;
+    for (uint32_t server = 0; server < shards_.size(); ++server) {
+      std::vector<Key> here;
+      std::copy_if(keys.begin(), keys.end(), std::back_inserter(here),
+                   [&](Key key) { return jobs_[0].shards.ServerOf(key) == server; });
+      PullInFlight pull(shards_[server].get(), jobs_[server].Pull(step, {{0, here}}, 0, /*create=*/false));
+      CHECK(pull.Wait().ok()) << pull.Wait();
+      const std::vector<float> values = RowsOf(pull.response());
+      CHECK(values.size() == here.size() * 4);
+      for (size_t i = 0; i < here.size(); ++i) {
+        rows[here[i]].assign(values.begin() + static_cast<int64_t>(i) * 4,
+                             values.begin() + static_cast<int64_t>(i) * 4 + 4);
+      }
+    }
+    std::vector<float> all;
+    for (const Key key : keys) all.insert(all.end(), rows.at(key).begin(), rows.at(key).end());
+    return all;
   }
 
   absl::Status Save(const std::string& directory, uint64_t step, v1::Manifest* manifest) {
@@ -263,6 +302,44 @@ TEST_F(CheckpointFiles, FailedRestoreLeavesNoJobBehind) {
   EXPECT_FALSE(cluster.Open().ok());
   std::filesystem::rename(root_.File("moved"), root_.File("ckpt"));
   EXPECT_TRUE(cluster.Open().ok());
+}
+
+// Seven servers of eight have nothing to save: https://github.com/pytorch/FBGEMM/pull/3658
+TEST(CheckpointFilesOfOneServer, AreWholeWhenTheOthersHoldNoRow) {
+  TemporaryDirectory root;
+  ASSERT_TRUE(MakeDirectories(root.File("c")).ok());
+  const ShardAssignment shards = ShardAssignment::RowWise(8);
+  std::vector<Key> keys;
+  for (Key key = 0; keys.size() < 300; ++key) {
+    if (shards.ServerOf(key) == 5) keys.push_back(key);
+  }
+  v1::Manifest manifest;
+  manifest.set_format(1);
+  std::vector<float> saved;
+  {
+    Cluster cluster(AdamJob(), 8, root.path());
+    ASSERT_TRUE(cluster.Open().ok());
+    cluster.TrainUser(0, keys);
+    saved = cluster.UserRows(1, keys);
+    ASSERT_TRUE(cluster.Save("c", 1, &manifest).ok());
+  }
+  uint64_t rows = 0, files_with_rows = 0;
+  for (const v1::SavedFile& file : manifest.files()) {
+    rows += file.rows();
+    files_with_rows += file.rows() > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(rows, keys.size());
+  EXPECT_EQ(files_with_rows, 1u);
+  WriteManifest(root.File("c"), manifest);
+  TestJob job = AdamJob();
+  job.restore_from = "c";
+  job.first_step = 1;
+  for (const uint32_t servers : {1u, 3u, 8u}) {
+    Cluster restored(job, servers, root.path());
+    ASSERT_TRUE(restored.Open().ok());
+    EXPECT_EQ(restored.rows_restored(), keys.size());
+    EXPECT_EQ(restored.UserRows(1, keys), saved) << servers;
+  }
 }
 
 TEST(CheckpointFilesOfEmptyTables, RestoreAsEmptyTables) {

@@ -12,13 +12,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/shard_fixture.h"
+#include "tests/support/edge_keys.h"
 
 namespace sparrow {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr Key kKeyMax = ~Key{0};
 
 TEST(Shard, PushMovesRowsByTheMeanGradient) {
   TestShard server;
@@ -314,21 +313,11 @@ TEST(Shard, EmptyRequestsAreLegal) {
   EXPECT_EQ(RowsOf(*same), RowsOf(*after));
 }
 
-// Case 11.
 TEST(Shard, EveryKeyPatternIsARow) {
   TestJob job;
   TestShard server;
   ASSERT_TRUE(server.Open(job).ok());
-  const std::vector<Key> keys = {0,
-                                 kKeyMax,
-                                 kKeyMax - 1,
-                                 kKeyMax - 2,
-                                 Key{1} << 31,
-                                 Key{1} << 63,
-                                 (Key{1} << 63) - 1,
-                                 (Key{1} << 32) + 5,
-                                 5,
-                                 Key{0xFDFDFDFDFDFDFDFD}};
+  const std::vector<Key> keys = AwkwardKeys();
   const auto before = server.Pull(job.Pull(0, {{0, keys}}));
   ASSERT_TRUE(before.ok()) << before.status();
   TestJob::Gradients gradients = {0, keys, {}};
@@ -341,8 +330,8 @@ TEST(Shard, EveryKeyPatternIsARow) {
   }
 }
 
-// Case 41.
-TEST(Shard, EveryKeyLivesOnExactlyOneServer) {
+// Counts of servers that do not divide the key space evenly: https://github.com/dmlc/ps-lite/issues/185
+TEST(Shard, EveryKeyLivesOnExactlyOneServerAndWhatIsPushedIsPulled) {
   for (const uint32_t servers : {3u, 5u, 6u, 7u}) {
     std::vector<std::unique_ptr<TestShard>> shards;
     std::vector<TestJob> jobs;
@@ -354,18 +343,40 @@ TEST(Shard, EveryKeyLivesOnExactlyOneServer) {
       ASSERT_TRUE(shards.back()->Open(job).ok());
       jobs.push_back(job);
     }
-    for (const Key key : {Key{0}, Key{1}, Key{1} << 63, (Key{1} << 63) - 1, kKeyMax, kKeyMax - 1, Key{12345}}) {
+    std::vector<Key> keys = AwkwardKeys();
+    for (const Key key : KeysAtRangeEdges(jobs[0].shards)) keys.push_back(key);
+    std::vector<TestJob::Gradients> pushes(servers);
+    std::vector<std::vector<float>> before;
+    for (const Key key : keys) {
       uint32_t owners = 0;
       for (uint32_t server = 0; server < servers; ++server) {
         const auto rows = shards[server]->Pull(jobs[server].Pull(0, {{0, {key}}}));
         if (rows.ok()) {
           ++owners;
+          before.push_back(RowsOf(*rows));
+          pushes[server].keys.push_back(key);
+          pushes[server].values.insert(pushes[server].values.end(), {1, 2, 3, 4});
         } else {
           EXPECT_TRUE(absl::IsInvalidArgument(rows.status())) << rows.status();
           EXPECT_THAT(std::string(rows.status().message()), HasSubstr("lives on server"));
         }
       }
-      EXPECT_EQ(owners, 1u) << key << " of " << servers;
+      ASSERT_EQ(owners, 1u) << key << " of " << servers;
+    }
+    uint64_t rows_held = 0;
+    for (uint32_t server = 0; server < servers; ++server) {
+      EXPECT_FALSE(pushes[server].keys.empty());
+      ASSERT_TRUE(shards[server]->Push(jobs[server].Push(0, {pushes[server]})).ok());
+      rows_held += shards[server]->shard->GetUsage().rows;
+    }
+    EXPECT_EQ(rows_held, keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const uint32_t server = jobs[0].shards.ServerOf(keys[i]);
+      const auto rows = shards[server]->Pull(jobs[server].Pull(1, {{0, {keys[i]}}}));
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      for (size_t d = 0; d < 4; ++d) {
+        EXPECT_FLOAT_EQ(RowsOf(*rows)[d], before[i][d] - 0.5f * static_cast<float>(d + 1)) << keys[i];
+      }
     }
   }
 }

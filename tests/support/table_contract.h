@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "embedding/table.h"
+#include "tests/support/edge_keys.h"
 #include "tests/support/row_model.h"
 #include "tests/support/table_specs.h"
 
@@ -131,13 +132,7 @@ TEST_P(TableContract, EveryOptimizerUpdatesRowsLikeTheModelBitForBit) {
 TEST_P(TableContract, AnyBitPatternIsAKey) {
   const TableSpec spec = TestSpec("t", 4, SparseOptimizerKind::kAdam);
   const auto table = Make(spec);
-  const std::vector<Key> keys = {0,
-                                 static_cast<Key>(-1),
-                                 static_cast<Key>(-2),
-                                 static_cast<Key>(-3),
-                                 static_cast<Key>(std::numeric_limits<int64_t>::min()) + 1,
-                                 static_cast<Key>(std::numeric_limits<int64_t>::max()),
-                                 uint64_t{1} << 63};
+  const std::vector<Key> keys = AwkwardKeys();
   RowModel model(spec);
   std::mt19937_64 random(5);
   const std::vector<float> gradients = RandomFloats(keys.size() * 4, 1, &random);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/support/edge_keys.h"
 #include "tests/worker/fake_transport.h"
 #include "worker/key_partition.h"
 
@@ -93,12 +94,6 @@ std::vector<Key> RandomKeys(size_t n, std::mt19937_64* random) {
   return keys;
 }
 
-// Bucket edges and the patterns that hash tables like to reserve.
-std::vector<Key> AwkwardKeys() {
-  return {0,         1, uint64_t{1} << 63, (uint64_t{1} << 63) - 1, ~uint64_t{0}, ~uint64_t{0} - 1, ~uint64_t{0} - 2,
-          1ull << 32};
-}
-
 class PsClientOverServers : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(PsClientOverServers, PulledRowsAreThoseOfTheKeysInTheCallersOrder) {
@@ -121,16 +116,43 @@ TEST_P(PsClientOverServers, PulledRowsAreThoseOfTheKeysInTheCallersOrder) {
 TEST_P(PsClientOverServers, EveryKeyGoesToExactlyOneServerAndItIsTheShardMapsOne) {
   std::mt19937_64 random(kSeed);
   Cluster cluster(GetParam(), {2});
+  const ShardAssignment shards = ShardAssignment::RowWise(GetParam());
   std::vector<Key> keys = AwkwardKeys();
+  for (const Key key : KeysAtRangeEdges(shards)) keys.push_back(key);
   for (const Key key : RandomKeys(3000, &random)) keys.push_back(key);
   ASSERT_TRUE(cluster.Push({keys}, 1).ok());
   size_t total = 0;
-  const ShardAssignment shards = ShardAssignment::RowWise(GetParam());
   for (uint32_t s = 0; s < GetParam(); ++s) {
     for (const auto& [table, key] : cluster.server(s)->keys()) EXPECT_EQ(shards.ServerOf(key), s) << key;
     total += cluster.server(s)->keys().size();
   }
   EXPECT_EQ(total, keys.size());
+  const auto rows = cluster.Pull({keys}, 1);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ASSERT_EQ((*rows)[0][i * 2], FakeServer::InitialValue(0, keys[i], 0) + 1) << keys[i];
+  }
+}
+
+// https://github.com/pytorch/FBGEMM/pull/3658
+TEST(PsClient, KeysThatAllLiveOnOneOfEightServersAreReadAndWrittenThere) {
+  std::mt19937_64 random(kSeed);
+  Cluster cluster(8, {3, 2});
+  const ShardAssignment shards = ShardAssignment::RowWise(8);
+  std::vector<Key> keys;
+  while (keys.size() < 500) {
+    const Key key = random();
+    if (shards.ServerOf(key) == 5) keys.push_back(key);
+  }
+  ASSERT_TRUE(cluster.Push({keys, {}}, 0.5).ok());
+  const auto rows = cluster.Pull({keys, {}}, 1);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (uint32_t d = 0; d < 3; ++d) {
+      ASSERT_EQ((*rows)[0][i * 3 + d], FakeServer::InitialValue(0, keys[i], d) + 0.5f) << keys[i];
+    }
+  }
+  for (uint32_t s = 0; s < 8; ++s) EXPECT_EQ(cluster.server(s)->keys().size(), s == 5 ? keys.size() : 0u) << s;
 }
 
 TEST_P(PsClientOverServers, PushedGradientsArriveAtTheirRows) {
@@ -157,7 +179,7 @@ TEST_P(PsClientOverServers, EveryServerIsPulledFromEvenForNoKey) {
   for (uint32_t s = 0; s < GetParam(); ++s) EXPECT_EQ(cluster.server(s)->pulls(), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Servers, PsClientOverServers, ::testing::Values(1, 3, 5, 7));
+INSTANTIATE_TEST_SUITE_P(Servers, PsClientOverServers, ::testing::Values(1, 3, 5, 6, 7));
 
 TEST(PsClient, NoMessageIsMuchLargerThanAChunk) {
   std::mt19937_64 random(kSeed);
