@@ -30,6 +30,11 @@ absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, Prepa
     keys.push_back(dedup->unique());
   }
   for (uint32_t f = 0; f < layout.features.size(); ++f) {
+    const int64_t bags = prepared->bags(layout, f).rows();
+    if (bags != int64_t{prepared->batch.rows}) {
+      return absl::InvalidArgumentError(absl::StrCat("feature \"", layout.features[f].name, "\" has ", bags,
+                                                     " bags in a batch of ", prepared->batch.rows, " rows"));
+    }
     RETURN_IF_ERROR(Annotate(CheckBags(prepared->bags(layout, f), keys[layout.features[f].table].size()),
                              absl::StrCat("feature \"", layout.features[f].name, "\"")));
   }

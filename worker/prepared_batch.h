@@ -26,7 +26,8 @@ struct PreparedBatch {
   Bags bags(const JobLayout& layout, uint32_t feature) const;
 };
 
-// Fills everything but `batch` from it. InvalidArgument names the feature whose bags are malformed.
+// Fills everything but `batch` from it. InvalidArgument names the feature whose bags are malformed, or are not as many
+// as the batch has rows.
 absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, PreparedBatch* prepared);
 
 }  // namespace sparrow

@@ -46,6 +46,7 @@ class Resume : public ::testing::Test {
   std::string Refusal(const std::string& checkpoint, const v1::Job& job) {
     const auto result = harness_.Train(job, {.restore_from = checkpoint});
     EXPECT_FALSE(result.status().ok());
+    EXPECT_TRUE(result.recorder.losses.empty()) << "refused before the first step";
     return std::string(result.status().message());
   }
 
@@ -147,6 +148,45 @@ TEST_F(Resume, OtherTablesFeaturesModelSeedOrColumnsAreRefusedByFieldAndBothValu
   job = SavingJob();
   job.mutable_train()->mutable_optimizer()->mutable_sgd();
   EXPECT_THAT(Refusal(checkpoint, job), HasSubstr("train.optimizer"));
+}
+
+// The hash range and the way to the ids are the checkpoint's too: https://github.com/facebookresearch/dlrm/issues/53,
+// https://github.com/mlcommons/inference/issues/1253
+TEST_F(Resume, AnotherHashRangeOrAnotherReadingOfTheDataIsRefusedByFieldBeforeTheFirstStep) {
+  v1::Job saved = SavingJob();
+  saved.mutable_features(2)->set_modulo(100);
+  saved.mutable_train()->set_steps_max(2);
+  const auto result = harness_.Train(saved, {});
+  ASSERT_TRUE(result.status().ok()) << result.status();
+  const std::string checkpoint = result.summary().checkpoint();
+  const auto refuse = [&](auto change, const std::string& says) {
+    v1::Job job = saved;
+    job.mutable_train()->clear_steps_max();
+    change(&job);
+    EXPECT_THAT(Refusal(checkpoint, job), HasSubstr(says));
+  };
+  refuse([](v1::Job* job) { job->mutable_features(2)->set_modulo(10); },
+         "features[2].modulo is 100 in the checkpoint and 10 in the job");
+  refuse([](v1::Job* job) { job->mutable_features(2)->clear_modulo(); },
+         "features[2].modulo is 100 in the checkpoint and not set in the job");
+  refuse([](v1::Job* job) { job->mutable_features(1)->set_column("c"), job->mutable_features(2)->set_column("b"); },
+         "features[1].column is not set in the checkpoint and \"c\" in the job");
+  refuse([](v1::Job* job) { job->mutable_features(1)->set_pooling(v1::FeatureConfig::SUM); },
+         "features[1].pooling is MEAN in the checkpoint and SUM in the job");
+  refuse([](v1::Job* job) { job->mutable_tables(0)->mutable_hashed(); }, "tables[0].");
+  refuse(
+      [](v1::Job* job) {
+        job->mutable_data()->mutable_text()->mutable_columns(5)->mutable_categorical()->set_ids(
+            v1::CategoricalColumn::HEX);
+      },
+      "categorical.ids is INTEGER in the checkpoint and HEX in the job");
+  refuse([](v1::Job* job) { job->mutable_data()->set_dense_transform(v1::DataConfig::IDENTITY); },
+         "data.dense_transform is LOG1P in the checkpoint and IDENTITY in the job");
+  // What is only another place of the same data is not.
+  v1::Job job = saved;
+  job.mutable_train()->clear_steps_max();
+  job.mutable_eval()->set_batch_size(50);
+  EXPECT_TRUE(harness_.Train(job, {.restore_from = checkpoint}).status().ok());
 }
 
 TEST_F(Resume, ADamagedFileIsNamed) {

@@ -57,7 +57,8 @@ TEST_P(SameLosses, AsOneWorkerAndOneServerOver200Steps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WorkersAndServers, SameLosses,
-                         ::testing::Values(std::pair(1u, 3u), std::pair(2u, 1u), std::pair(4u, 3u)));
+                         ::testing::Values(std::pair(1u, 3u), std::pair(2u, 1u), std::pair(2u, 3u), std::pair(4u, 1u),
+                                           std::pair(4u, 3u)));
 
 TEST_F(Trainer, FiveRowsInBatchesOfTwoOnTwoWorkersAreAllTrainedAndAllEvaluated) {
   WriteData(5, 5);

@@ -1,0 +1,162 @@
+// A worker's client and real servers over loopback TCP: batches larger than any message, wrong addresses, servers that
+// go.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/rpc.h"
+#include "server/service.h"
+#include "tests/server/shard_fixture.h"
+#include "worker/ps_client.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A shard and its port.
+struct ListeningShard {
+  ListeningShard() : service(MakeParameterServerService(server.shard.get())) { Listen("127.0.0.1:0"); }
+  ~ListeningShard() { Stop(); }
+
+  void Listen(const std::string& address) {
+    auto started = StartGrpcServer(address, {service.get()});
+    CHECK(started.ok()) << started.status();
+    grpc = *std::move(started);
+  }
+  void Stop() {
+    if (grpc.server == nullptr) return;
+    grpc.server->Shutdown(DeadlineAfter(absl::Seconds(5)));
+    grpc.server.reset();
+  }
+
+  TestShard server;
+  std::unique_ptr<grpc::Service> service;
+  ListeningServer grpc;
+};
+
+class GrpcCluster {
+ public:
+  GrpcCluster(uint32_t servers, std::vector<v1::TableConfig> tables, uint64_t chunk_bytes) {
+    job_.tables = std::move(tables);
+    job_.shards = ShardAssignment::RowWise(servers);
+    std::vector<PsServer> ends;
+    for (uint32_t s = 0; s < servers; ++s) {
+      shards_.push_back(std::make_unique<ListeningShard>());
+      auto transport = GrpcTransportFactory(absl::Seconds(10))(shards_.back()->grpc.address);
+      CHECK(transport.ok()) << transport.status();
+      ends.push_back({shards_.back()->grpc.address, *std::move(transport)});
+    }
+    PsClientOptions options;
+    options.context = job_.Context();
+    for (const v1::TableConfig& table : job_.tables) options.dims.push_back(table.dim());
+    options.unavailable_timeout = absl::Seconds(1);
+    options.chunk_bytes = chunk_bytes;
+    client_ = std::make_unique<PsClient>(options, job_.shards, std::move(ends));
+    const auto opened = client_->OpenJob(job_.Open());
+    CHECK(opened.ok()) << opened.status();
+  }
+
+  PsClient* client() { return client_.get(); }
+  ListeningShard* shard(uint32_t s) { return shards_[s].get(); }
+
+  absl::Status Pull(uint64_t step, const std::vector<Key>& keys, std::vector<float>* rows) {
+    const std::vector<std::span<const Key>> views = {keys};
+    KeyPartition partition;
+    client_->Partition(views, &partition);
+    rows->assign(keys.size() * job_.tables[0].dim(), -1.0f);
+    const std::vector<std::span<float>> out = {*rows};
+    PsPull pull(client_.get());
+    pull.Start(step, true, &partition);
+    return pull.Finish(out);
+  }
+  absl::Status Push(uint64_t step, const std::vector<Key>& keys, const std::vector<float>& gradients) {
+    const std::vector<std::span<const Key>> views = {keys};
+    KeyPartition partition;
+    client_->Partition(views, &partition);
+    const std::vector<std::span<const float>> in = {gradients};
+    PsPush push(client_.get());
+    push.Start({.step = step, .samples = 2}, partition, in);
+    return push.Finish();
+  }
+
+ private:
+  TestJob job_;
+  std::vector<std::unique_ptr<ListeningShard>> shards_;
+  std::unique_ptr<PsClient> client_;
+};
+
+// 4,500 rows of 16 KiB are 70 MiB, above what a message may hold:
+// https://github.com/sql-machine-learning/elasticdl/issues/571
+class LargeBatch : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(LargeBatch, TravelsInChunksBothWays) {
+  constexpr uint32_t kDim = 4096;
+  GrpcCluster cluster(1, {SgdTable("wide", kDim)}, GetParam());
+  std::vector<Key> keys(4500);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * 7919;
+  ASSERT_GT(keys.size() * kDim * sizeof(float), static_cast<size_t>(kMessageBytesMax));
+  std::vector<float> before, after;
+  const absl::Status pulled = cluster.Pull(0, keys, &before);
+  ASSERT_TRUE(pulled.ok()) << pulled;
+  std::vector<float> gradients(before.size());
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i % 5);
+  const absl::Status pushed = cluster.Push(0, keys, gradients);
+  ASSERT_TRUE(pushed.ok()) << pushed;
+  const absl::Status again = cluster.Pull(1, keys, &after);
+  ASSERT_TRUE(again.ok()) << again;
+  for (size_t i = 0; i < after.size(); ++i) {
+    ASSERT_FLOAT_EQ(after[i], before[i] - 0.5f * gradients[i] / 2) << i;
+  }
+}
+
+// By default, and at the most that is allowed.
+INSTANTIATE_TEST_SUITE_P(Chunks, LargeBatch, ::testing::Values(PsClientOptions().chunk_bytes, kChunkBytesMax));
+
+// https://github.com/PaddlePaddle/Paddle/issues/18575
+TEST(GrpcTransport, AnAddressWhereNobodyListensIsNamedAfterTheConnectTimeout) {
+  const absl::Time start = absl::Now();
+  for (const char* address : {"127.0.0.1:1", "no-such-host.invalid:7000"}) {
+    const auto transport = GrpcTransportFactory(absl::Milliseconds(300))(address);
+    EXPECT_TRUE(absl::IsUnavailable(transport.status())) << transport.status();
+    EXPECT_THAT(std::string(transport.status().message()), HasSubstr(address));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(GrpcTransport, AServerThatGoesIsNamedWithItsAddressInSeconds) {
+  GrpcCluster cluster(2, {SgdTable("user", 4)}, 8 << 20);
+  const std::vector<Key> keys = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<float> rows;
+  ASSERT_TRUE(cluster.Pull(0, keys, &rows).ok());
+  const std::string address = cluster.shard(1)->grpc.address;
+  cluster.shard(1)->Stop();
+  const absl::Time start = absl::Now();
+  const absl::Status status = cluster.Pull(0, keys, &rows);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("parameter server 1 at ", address)));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(GrpcTransport, AServerThatIsBackOnItsPortInTimeIsUsedAgain) {
+  GrpcCluster cluster(1, {SgdTable("user", 4)}, 8 << 20);
+  const std::vector<Key> keys = {1, 2, 3};
+  std::vector<float> before, after;
+  ASSERT_TRUE(cluster.Pull(0, keys, &before).ok());
+  const std::string address = cluster.shard(0)->grpc.address;
+  cluster.shard(0)->Stop();
+  cluster.shard(0)->Listen(address);
+  const absl::Status status = cluster.Pull(0, keys, &after);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(after, before);
+}
+
+}  // namespace
+}  // namespace sparrow
