@@ -74,6 +74,10 @@ TEST_P(SparrowctlWrong, IsAOneLineErrorWithARemedy) {
   ASSERT_TRUE(WriteFileAtomically(directory.File("typo"), "name: \"a\"\ntrain { batchsize: 5 }\n").ok());
   ASSERT_TRUE(WriteFileAtomically(directory.File("short.tsv"), "1\t2\t3\n").ok());
   ASSERT_TRUE(WriteFileAtomically(directory.File("clicks.test.tsv"), "").ok());
+  std::string comma = "1";
+  for (int i = 0; i < 13; ++i) absl::StrAppend(&comma, ",", i);
+  for (int i = 0; i < 26; ++i) absl::StrAppend(&comma, ",5a9ed9b0");
+  ASSERT_TRUE(WriteFileAtomically(directory.File("comma.csv"), comma + "\n").ok());
   std::vector<std::string> arguments = GetParam().arguments;
   for (std::string& argument : arguments) {
     if (argument == "QUICKSTART") argument = QuickstartJob();
@@ -116,6 +120,27 @@ INSTANTIATE_TEST_SUITE_P(
                  {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.test.path=short.tsv"},
                  1,
                  "short.tsv"},
+        // A path that is there, read in a mode that it is not in: no run on other data than the named.
+        WrongUse{"TextAsSlots",
+                 {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.slots.label_slot=click"},
+                 1,
+                 "the data has no dense column"},
+        WrongUse{"TextAsNpy",
+                 {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.dlrm_npy.dense_columns=13"},
+                 1,
+                 "short.tsv_labels.npy"},
+        WrongUse{"TextAsText",
+                 {"run", "QUICKSTART", "--set", "data.train.path=short.tsv", "--set", "data.text.delimiter=,"},
+                 1,
+                 "data.text"},
+        WrongUse{"CommaAsTab",
+                 {"run", "QUICKSTART", "--set", "data.train.path=comma.csv", "--set", "data.test.path=comma.csv"},
+                 1,
+                 "comma.csv:1: 1 field, expected 40"},
+        WrongUse{"EvaluateOnlyWithoutTestFile",
+                 {"run", "QUICKSTART", "--set", "train.epochs=0", "--set", "data.test.path=none.tsv"},
+                 1,
+                 "none.tsv"},
         WrongUse{"JsonInNoDirectory", {"run", "QUICKSTART", "--json", "none/x.json"}, 1, "--json"},
         WrongUse{"JsonIsADirectory", {"run", "QUICKSTART", "--json", "."}, 1, "is a directory"},
         WrongUse{"MetricsNotOurs", {"run", "QUICKSTART", "--metrics", "192.0.2.1:80"}, 1, "192.0.2.1:80"},
@@ -190,6 +215,25 @@ class SparrowctlRun : public testing::Test {
 TEST_F(SparrowctlRun, CtrlCCancelsTheJobAndEndsWithinSeconds) { EXPECT_EQ(Interrupt(SIGINT), 130); }
 TEST_F(SparrowctlRun, SigtermCancelsTheJobAndEndsWithinSeconds) { EXPECT_EQ(Interrupt(SIGTERM), 143); }
 
+// https://github.com/aksnzhy/xlearn/issues/217
+TEST_F(SparrowctlRun, ATestSetOfOneClassHasNoAucAndTheRunSucceeds) {
+  std::string zeros;
+  for (const std::string& line : std::vector<std::string>(
+           absl::StrSplit(*ReadFile(directory_.File("clicks.test.tsv")), '\n', absl::SkipEmpty()))) {
+    absl::StrAppend(&zeros, "0", line.substr(1), "\n");
+  }
+  ASSERT_TRUE(WriteFileAtomically(directory_.File("zeros.tsv"), zeros).ok());
+  const RunResult run = Ctl({"run", QuickstartJob(), "--set", "data.test.path=zeros.tsv", "--set", "train.steps_max=5",
+                             "--json", "zeros.json"},
+                            directory_.path());
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("AUC undefined: one class"), HasSubstr("logloss 0.")));
+  const nlohmann::json summary = nlohmann::json::parse(*ReadFile(directory_.File("zeros.json")));
+  EXPECT_TRUE(summary["eval_auc"].is_null());
+  EXPECT_EQ(summary["eval_auc_reason"], "undefined: one class");
+  EXPECT_GT(summary["eval_loss"].get<double>(), 0);
+}
+
 TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
   const RunResult check = Ctl({"data", "check", QuickstartJob()}, directory_.path());
   EXPECT_EQ(check.status, 0) << check.err;
@@ -228,6 +272,14 @@ TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
                                directory_.path());
   ASSERT_EQ(resume.status, 0) << resume.out << resume.err;
   EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory_.File("more.json")))["rows_trained"], 20000);
+
+  // Hash range and tables are the checkpoint's.
+  const RunResult other = Ctl({"run", QuickstartJob(), "--resume", summary["checkpoint"].get<std::string>(), "--set",
+                               "features[2].modulo=1000", "--set", "train.epochs=2", "--json", "other.json"},
+                              directory_.path());
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.err, HasSubstr("features[2].modulo is not set in the checkpoint and 1000 in the job"));
+  EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory_.File("other.json")))["rows_trained"], 0);
 
   const RunResult exported = Ctl({"export", checkpoint, "--to", "model"}, directory_.path());
   ASSERT_EQ(exported.status, 0) << exported.err;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,28 @@ TEST_F(Cluster, EveryProgramEndsCleanlyOnSigtermInMidJob) {
   EXPECT_EQ(cluster.servers()[0]->Wait(absl::Seconds(10)), 0) << cluster.servers()[0]->Stderr();
   cluster.coordinator_process()->Signal(SIGINT);
   EXPECT_EQ(cluster.coordinator_process()->Wait(absl::Seconds(10)), 0) << cluster.coordinator_process()->Stderr();
+}
+
+// Nobody has to be killed: https://stackoverflow.com/questions/39810356/shut-down-server-in-tensorflow
+TEST_F(Cluster, WhenAllWorkersHaveFinishedEveryProgramEndsOnASignalAndItsPortIsFree) {
+  LocalCluster cluster({.servers = 2, .workers = 1, .data_root = data_->path()});
+  const TrainingRun run = TrainOn(cluster);
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::string checkpoint = run.summary["checkpoint"].get<std::string>();
+  EXPECT_TRUE(std::filesystem::exists(checkpoint + "/MANIFEST.textproto")) << checkpoint;
+  std::vector<ChildProcess*> programs = {cluster.servers()[0].get(), cluster.servers()[1].get(),
+                                         cluster.workers()[0].get(), cluster.coordinator_process()};
+  for (size_t i = 0; i < programs.size(); ++i) {
+    const absl::Time start = absl::Now();
+    programs[i]->Signal(i % 2 == 0 ? SIGTERM : SIGINT);
+    EXPECT_EQ(programs[i]->Wait(absl::Seconds(20)), 0) << programs[i]->Stderr();
+    EXPECT_LT(absl::Now() - start, absl::Seconds(8));
+  }
+  for (const std::string& address : cluster.metrics()) {
+    EXPECT_NE(
+        RunProgram({"/usr/bin/curl", "-sf", "--noproxy", "*", absl::StrCat("http://", address, "/metrics")}).status, 0)
+        << address << " is still served";
+  }
 }
 
 TEST_F(Cluster, ACancelledJobEndsAndFreesItsWorkers) {

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -161,6 +162,7 @@ TEST_F(ServerTest, ServesUnixSocketsAndNoSocketAtAll) {
     v1::OpenJobResponse response;
     EXPECT_TRUE(stub->OpenJob(&context, TestJob().Open(), &response).ok());
   }
+  EXPECT_FALSE(std::filesystem::exists(directory_.File("socket")));  // It leaves none behind.
   options.listen = "";
   EXPECT_TRUE(absl::IsInvalidArgument(Server::Start(options, &metrics_).status()));
   options.advertise = "inprocess:0";
