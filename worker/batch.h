@@ -27,7 +27,7 @@ struct Batch {
   uint64_t global_rows = 0;             // Rows of the global batch over all workers, skipped rows included.
   uint64_t rows_read = 0;               // Rows of this worker's part, skipped ones included.
   uint32_t rows = 0;                    // Rows here; 0 is legal.
-  std::vector<float> labels;            // [rows], 0 or 1
+  std::vector<float> labels;            // [rows], 0 or 1; all 0 where DataSource.unlabelled is set
   std::vector<float> dense;             // [rows, dense columns], transformed
   std::vector<SparseFeature> features;  // In the job's order.
 };

@@ -284,24 +284,4 @@ absl::StatusOr<std::unique_ptr<BatchReader>> BatchReader::Open(const BatchReader
   return reader;
 }
 
-absl::StatusOr<uint32_t> DenseColumnsOf(const v1::DataConfig& data) {
-  constexpr uint32_t kCriteoIntegers = 13;
-  switch (data.format_case()) {
-    case v1::DataConfig::kText: {
-      uint32_t columns = 0;
-      for (const v1::Column& column : data.text().columns()) columns += column.has_dense() ? 1 : 0;
-      return columns;
-    }
-    case v1::DataConfig::kCriteo:
-      return kCriteoIntegers;
-    case v1::DataConfig::kSlots:
-      return 0u;
-    case v1::DataConfig::kDlrmNpy:
-      return data.dlrm_npy().dense_columns();
-    case v1::DataConfig::FORMAT_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("data: no format; set one of text, criteo, slots, dlrm_npy");
-}
-
 }  // namespace sparrow

@@ -72,9 +72,6 @@ class BatchReader {
   virtual const std::vector<std::string>& files() const = 0;
 };
 
-// Number of dense inputs that the configuration gives a model.
-absl::StatusOr<uint32_t> DenseColumnsOf(const v1::DataConfig& data);
-
 }  // namespace sparrow
 
 #endif  // SPARROW_WORKER_BATCH_READER_H_

@@ -46,6 +46,7 @@ class FeatureStatistics {
   bool Constant() const { return distinct_.Count() == 1 && (!bag_ || missing_ == 0); }
   bool Empty() const { return ids_ == 0 || (!bag_ && missing_ == ids_); }
   uint64_t fingerprint() const { return fingerprint_; }
+  uint64_t out_of_bounds() const { return out_of_bounds_; }
   uint64_t first_out_of_bounds_id() const { return first_out_of_bounds_id_; }
   uint64_t first_out_of_bounds_row() const { return first_out_of_bounds_row_; }
 

@@ -55,7 +55,9 @@ class SourceCheck {
   absl::Status ReadAll();
   void AddBatch(const Batch& batch);
   void Describe();
-  void FindProblems();
+  absl::Status FindProblems();
+  // Where the first id of feature `f` is that its table does not have.
+  absl::StatusOr<std::string> FirstOutOfBounds(size_t f);
   template <typename Statistics>
   void FindOddities(const char* what, const std::vector<Statistics>& columns, const std::vector<std::string>& names);
 
@@ -69,15 +71,22 @@ class SourceCheck {
   std::vector<DenseStatistics> dense_;
   std::vector<FeatureStatistics> features_;
   uint64_t used_rows_ = 0;  // That fit.
+  // For each feature, where the block began that has its first id out of bounds.
+  struct BlockStart {
+    uint64_t rows = 0;
+    uint64_t used_rows = 0;
+  };
+  std::vector<std::optional<BlockStart>> out_of_bounds_blocks_;
   SourceReport report_;
 };
 
 absl::StatusOr<SourceReport> SourceCheck::Run(const std::string& name, const v1::DataSource& source) {
   report_.name = name;
+  report_.labelled = !source.unlabelled();
   RETURN_IF_ERROR(Annotate(Open(source), absl::StrCat("data.", name)));
   RETURN_IF_ERROR(Annotate(ReadAll(), absl::StrCat("data.", name)));
   Describe();
-  FindProblems();
+  RETURN_IF_ERROR(Annotate(FindProblems(), absl::StrCat("data.", name)));
   std::vector<std::string> names;
   for (const DenseColumnReport& column : report_.dense) names.push_back(column.name);
   FindOddities("dense column", dense_, names);
@@ -113,6 +122,7 @@ absl::Status SourceCheck::Open(const v1::DataSource& source) {
   builder_.emplace(std::move(build));
 
   dense_.resize(source_->DenseColumns());
+  out_of_bounds_blocks_.resize(from.features.size());
   for (size_t i = 0; i < from.features.size(); ++i) {
     const v1::FeatureConfig& feature = from.features[i];
     features_.emplace_back(source_->Shapes()[i].bag, feature.has_modulo() ? feature.modulo() : 0,
@@ -150,6 +160,10 @@ void SourceCheck::AddBatch(const Batch& batch) {
       features_[f].Add(std::span(feature.ids).subspan(begin, feature.offsets[row + 1] - begin), used_rows_ + row);
     }
   }
+  for (size_t f = 0; f < features_.size(); ++f) {
+    std::optional<BlockStart>& block = out_of_bounds_blocks_[f];
+    if (!block.has_value() && features_[f].out_of_bounds() > 0) block = {report_.rows, used_rows_};
+  }
   used_rows_ += batch.rows;
 }
 
@@ -166,7 +180,7 @@ void SourceCheck::Describe() {
   }
 }
 
-void SourceCheck::FindProblems() {
+absl::Status SourceCheck::FindProblems() {
   const uint64_t used = report_.rows - report_.bad_rows;
   const bool skip = job_.data().on_bad_row() == v1::DataConfig::SKIP;
   if (report_.bad_rows > 0 && (!skip || report_.bad_rows > job_.data().bad_rows_max())) {
@@ -179,21 +193,42 @@ void SourceCheck::FindProblems() {
   }
   if (used == 0) {
     report_.problems.push_back("no row fits");
-    return;
+    return absl::OkStatus();
   }
-  if (report_.ones == 0 || report_.ones == used) {
+  if (!report_.labelled) {
+    report_.oddities.push_back("unlabelled: for sparrowctl predict; training and evaluation refuse it");
+  } else if (report_.ones == 0 || report_.ones == used) {
     report_.oddities.push_back(absl::StrCat("every label is ", report_.ones == 0 ? 0 : 1, ": AUC is undefined"));
   }
   for (size_t f = 0; f < features_.size(); ++f) {
     const FeatureReport& feature = report_.features[f];
     if (feature.out_of_bounds == 0) continue;
     const uint64_t id = features_[f].first_out_of_bounds_id();
+    ASSIGN_OR_RETURN(const std::string place, FirstOutOfBounds(f));
     report_.problems.push_back(
         absl::StrCat("feature \"", feature.name, "\": ", feature.out_of_bounds, " id(s) outside its table of ",
                      BoundedRowsOf(job_, job_.features(static_cast<int>(f))), " rows, the first ",
-                     id == kMissingId ? std::string("the missing id") : absl::StrCat(id), " in row ",
-                     features_[f].first_out_of_bounds_row() + 1, " of those that fit"));
+                     id == kMissingId ? std::string("the missing id") : absl::StrCat(id), " at ", place));
   }
+  return absl::OkStatus();
+}
+
+// Reads its block again, row by row: the first pass reads blocks, which know no lines.
+absl::StatusOr<std::string> SourceCheck::FirstOutOfBounds(size_t f) {
+  RETURN_IF_ERROR(source_->Restart());
+  RETURN_IF_ERROR(source_->Skip(span_.first + out_of_bounds_blocks_[f]->rows).status());
+  BadRows bad_rows(v1::DataConfig::SKIP, std::numeric_limits<uint64_t>::max());
+  Batch batch;
+  for (uint64_t used = out_of_bounds_blocks_[f]->used_rows; used <= features_[f].first_out_of_bounds_row();) {
+    builder_->Begin(&batch);
+    ASSIGN_OR_RETURN(const uint64_t got, source_->Read(1, &*builder_, &bad_rows));
+    builder_->End();
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(source_->files()[0], ": the files were changed while they were read"));
+    }
+    used += batch.rows;
+  }
+  return source_->LastRow();
 }
 
 template <typename Statistics>
@@ -224,10 +259,14 @@ bool DataReport::HasProblems() const {
 }
 
 absl::StatusOr<DataReport> CheckInput(const v1::Job& job, const std::string& data_root, StopCheck stop) {
-  if (!job.data().has_train()) return absl::InvalidArgumentError("data: no train; set data.train.path to its files");
+  if (!job.data().has_train() && !job.data().has_test()) {
+    return absl::InvalidArgumentError("data: neither train nor test; set data.train.path to its files");
+  }
   DataReport report;
-  ASSIGN_OR_RETURN(SourceReport train, SourceCheck(job, data_root, stop).Run("train", job.data().train()));
-  report.sources.push_back(std::move(train));
+  if (job.data().has_train()) {
+    ASSIGN_OR_RETURN(SourceReport train, SourceCheck(job, data_root, stop).Run("train", job.data().train()));
+    report.sources.push_back(std::move(train));
+  }
   if (job.data().has_test()) {
     ASSIGN_OR_RETURN(SourceReport test, SourceCheck(job, data_root, stop).Run("test", job.data().test()));
     report.sources.push_back(std::move(test));

@@ -43,7 +43,8 @@ struct SourceReport {
   uint64_t rows = 0;        // In the source's range, bad ones included.
   uint64_t bad_rows = 0;    // Of those, the ones that do not fit; nothing else counts them.
   uint64_t file_bytes = 0;  // Read, compressed as they are.
-  uint64_t ones = 0;        // Rows with label 1.
+  bool labelled = true;
+  uint64_t ones = 0;  // Rows with label 1.
   std::vector<DenseColumnReport> dense;
   std::vector<FeatureReport> features;
   std::vector<std::string> bad_row_examples;
@@ -57,8 +58,9 @@ struct DataReport {
   bool HasProblems() const;
 };
 
-// Reads data.train and, if there, data.test of the job, in bounded memory. A row that does not fit is counted and shown
-// instead of ending the check. Errors: what BatchReader::Open refuses, unreadable files, Cancelled by `stop`.
+// Reads data.train and data.test of the job, those that are there, in bounded memory. A row that does not fit is
+// counted and shown instead of ending the check. Errors: what BatchReader::Open refuses, unreadable files, Cancelled by
+// `stop`.
 absl::StatusOr<DataReport> CheckInput(const v1::Job& job, const std::string& data_root, StopCheck stop);
 
 // The report for people, a few lines for each column.

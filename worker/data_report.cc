@@ -68,10 +68,14 @@ std::string FormatReport(const DataReport& report) {
     absl::StrAppend(&text, source.name, ": ", source.rows, " rows in ", source.files.size(),
                     source.files.size() == 1 ? " file" : " files", ", ", FormatBytes(source.file_bytes), " read\n");
     AppendFiles(source, &text);
-    absl::StrAppendFormat(&text, "  columns: label, %d dense; %d features\n", source.dense.size(),
-                          source.features.size());
-    absl::StrAppendFormat(&text, "  labels: %d ones of %d rows (%.1f %%)\n", source.ones, used,
-                          Percent(source.ones, used));
+    absl::StrAppendFormat(&text, "  columns: %s%d dense; %d features\n", source.labelled ? "label, " : "",
+                          source.dense.size(), source.features.size());
+    if (source.labelled) {
+      absl::StrAppendFormat(&text, "  labels: %d ones of %d rows (%.1f %%)\n", source.ones, used,
+                            Percent(source.ones, used));
+    } else {
+      absl::StrAppend(&text, "  labels: none (unlabelled)\n");
+    }
     AppendDense(source, &text);
     AppendFeatures(source, &text);
     for (const std::string& problem : source.problems) absl::StrAppend(&text, "  PROBLEM: ", problem, "\n");

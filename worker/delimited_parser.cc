@@ -38,7 +38,7 @@ absl::Status DelimitedParser::StartFile(LineReader* lines) {
   }
   const std::vector<absl::string_view> names = absl::StrSplit(line, schema_.delimiter);
   if (names.size() != fields_.size()) {
-    return FieldCountError(place, line, schema_.delimiter, fields_.size(), fields_[0]->kind == Kind::kLabel);
+    return FieldCountError(place, line, schema_, fields_.size());
   }
   float label;
   for (size_t i = 0; i < fields_.size(); ++i) {
@@ -213,8 +213,7 @@ absl::Status DelimitedParser::RowError(absl::string_view line, size_t field) con
   const size_t fields = static_cast<size_t>(std::count(line.begin(), line.end(), schema_.delimiter)) + 1;
   if (fields != fields_.size()) {
     // Shifted columns explain any value that does not fit.
-    const bool label_first = fields_[0] != nullptr && fields_[0]->kind == Kind::kLabel;
-    return FieldCountError(Place(*lines_), line, schema_.delimiter, fields_.size(), label_first);
+    return FieldCountError(Place(*lines_), line, schema_, fields_.size());
   }
   return absl::InvalidArgumentError(
       absl::StrCat(Place(*lines_), ":", field + 1, " (", fields_[field]->name, "): ", problem_));

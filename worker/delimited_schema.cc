@@ -145,17 +145,19 @@ std::string DelimiterName(char delimiter) {
   return absl::StrCat("\"", absl::CHexEscape(absl::string_view(&delimiter, 1)), "\"");
 }
 
-absl::Status FieldCountError(const std::string& place, absl::string_view line, char delimiter, size_t expected,
-                             bool label_first) {
+absl::Status FieldCountError(const std::string& place, absl::string_view line, const DelimitedSchema& schema,
+                             size_t expected) {
   if (line.empty() && expected != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(place, ": the line is empty, expected ", Fields(expected), "; delete it"));
   }
-  const size_t found = static_cast<size_t>(std::count(line.begin(), line.end(), delimiter)) + 1;
-  std::string message = absl::StrCat(place, ": ", Fields(found), ", expected ", expected);
-  if (label_first && found + 1 == expected) absl::StrAppend(&message, " (label missing?)");
-  absl::StrAppend(&message, "; delimiter is ", DelimiterName(delimiter));
-  const std::optional<char> better = DelimiterWithFields(line, expected, delimiter);
+  const size_t found = static_cast<size_t>(std::count(line.begin(), line.end(), schema.delimiter)) + 1;
+  const bool missing = schema.labelled && found + 1 == expected;
+  const bool unexpected = !schema.labelled && found == expected + 1;
+  std::string message = absl::StrCat(
+      place, ": ", Fields(found), ", expected ", expected, missing ? " (label missing?)" : "",
+      unexpected ? " (a label, though unlabelled is set?)" : "", "; delimiter is ", DelimiterName(schema.delimiter));
+  const std::optional<char> better = DelimiterWithFields(line, expected, schema.delimiter);
   if (better.has_value()) {
     absl::StrAppend(&message, ", but ", DelimiterName(*better), " gives ", expected, ": set delimiter to \"",
                     absl::CHexEscape(absl::string_view(&*better, 1)), "\"");
@@ -163,9 +165,16 @@ absl::Status FieldCountError(const std::string& place, absl::string_view line, c
     absl::StrAppend(&message,
                     "; the line has quotes, which are not special here: write it without delimiters in values");
   } else {
-    absl::StrAppend(&message, "; set delimiter and columns to what the file has");
+    absl::StrAppend(&message, "; set delimiter and columns to what the file has",
+                    missing ? ", or unlabelled: true for sparrowctl predict if it has no labels" : "",
+                    unexpected ? ", or unlabelled: false" : "");
   }
   return absl::InvalidArgumentError(message);
+}
+
+void DelimitedSchema::DropLabel() {
+  labelled = false;
+  std::erase_if(columns, [](const DelimitedColumn& column) { return column.kind == Kind::kLabel; });
 }
 
 absl::StatusOr<DelimitedSchema> MakeSchema(const v1::DelimitedText& text, std::span<const v1::FeatureConfig> features) {

@@ -38,8 +38,12 @@ struct DelimitedSchema {
   char delimiter = '\t';
   Header header = Header::kNone;
   std::vector<DelimitedColumn> columns;  // Without a header by name: all columns of the file, in order.
+  bool labelled = true;
   uint32_t dense_columns = 0;
   std::vector<FeatureShape> shapes;  // For each feature.
+
+  // For files without the label's column.
+  void DropLabel();
 
   // Columns of the fields of a file whose first line is `header`, for kByName; null: passed over. InvalidArgument names
   // a column that is not there and those that are. `place` is "FILE:1".
@@ -60,10 +64,10 @@ const std::string& SourceOf(const v1::FeatureConfig& feature);
 // "tab", "space", or the byte in quotes.
 std::string DelimiterName(char delimiter);
 
-// For a line that does not have `expected` fields: 'FILE:7: 39 fields, expected 40 (label missing?)' and, where another
-// delimiter fits, which one. `label_first`: the first column is the label.
-absl::Status FieldCountError(const std::string& place, absl::string_view line, char delimiter, size_t expected,
-                             bool label_first);
+// For a line that does not have the fields of `schema`: 'FILE:7: 39 fields, expected 40 (label missing?)' and, where
+// another delimiter fits, which one. `expected`: the fields of the line's file.
+absl::Status FieldCountError(const std::string& place, absl::string_view line, const DelimitedSchema& schema,
+                             size_t expected);
 
 }  // namespace sparrow
 

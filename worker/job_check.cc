@@ -179,6 +179,19 @@ absl::Status CheckEval(const v1::Job& job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLabelled(const v1::Job& job) {
+  const v1::DataConfig& data = job.data();
+  if (data.train().unlabelled()) {
+    return Bad("data.train.unlabelled is true, but training needs labels; set data.train.path to labelled files");
+  }
+  if (data.test().unlabelled()) {
+    return Bad(
+        "data.test.unlabelled is true, but evaluation needs labels; write the predictions by sparrowctl predict, "
+        "or set data.test.path to labelled files");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCluster(const v1::ClusterConfig& cluster) {
   if (cluster.servers() > kBuckets) return Bad("cluster.servers is ", cluster.servers(), "; at most ", kBuckets);
   if (cluster.workers() > kBuckets) return Bad("cluster.workers is ", cluster.workers(), "; at most ", kBuckets);
@@ -187,7 +200,7 @@ absl::Status CheckCluster(const v1::ClusterConfig& cluster) {
 
 }  // namespace
 
-absl::Status ValidateJob(const v1::Job& job) {
+absl::Status ValidateJobForReading(const v1::Job& job) {
   RETURN_IF_ERROR(CheckName("name", job.name()));
   RETURN_IF_ERROR(CheckTables(job));
   RETURN_IF_ERROR(CheckFeatures(job));
@@ -196,6 +209,11 @@ absl::Status ValidateJob(const v1::Job& job) {
   RETURN_IF_ERROR(CheckModel(job, DenseColumnCount(job.data())));
   RETURN_IF_ERROR(CheckEval(job));
   return CheckCluster(job.cluster());
+}
+
+absl::Status ValidateJob(const v1::Job& job) {
+  RETURN_IF_ERROR(ValidateJobForReading(job));
+  return CheckLabelled(job);
 }
 
 }  // namespace sparrow

@@ -15,6 +15,9 @@ inline constexpr uint32_t kBatchRowsMax = 1 << 24;
 // train.epochs 0 is a job that only evaluates: it needs data.test, and data.train may be left out.
 absl::Status ValidateJob(const v1::Job& job);
 
+// The same for a job whose input is only read, not trained on or evaluated: its sources may be unlabelled.
+absl::Status ValidateJobForReading(const v1::Job& job);
+
 }  // namespace sparrow
 
 #endif  // SPARROW_WORKER_JOB_CHECK_H_

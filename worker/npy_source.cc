@@ -171,6 +171,11 @@ absl::StatusOr<uint64_t> NpySource::Read(uint64_t n, BatchBuilder* out, BadRows*
   return read;
 }
 
+std::string NpySource::LastRow() const {
+  const Set& set = sets_[set_];
+  return absl::StrCat(set.sparse.path, ": row ", row_ - 1 - set.first_row);
+}
+
 absl::Status NpySource::ReadRows(File* file, uint64_t row, uint64_t rows, std::vector<char>* to) {
   if (file->fd < 0) {
     file->fd = open(file->path.c_str(), O_RDONLY | O_CLOEXEC);

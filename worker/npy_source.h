@@ -26,6 +26,7 @@ class NpySource : public RowSource {
   absl::Status Restart() override;
   absl::StatusOr<uint64_t> Skip(uint64_t n) override;
   absl::StatusOr<uint64_t> Read(uint64_t n, BatchBuilder* out, BadRows* bad_rows) override;
+  std::string LastRow() const override;
   absl::StatusOr<bool> AtEnd() override { return row_ == rows_; }
   absl::StatusOr<uint64_t> CountRows() override { return rows_; }
   bool CountIsFree() const override { return true; }

@@ -63,11 +63,13 @@ absl::Status CheckFeatures(const RowSourceOptions& options) {
 
 absl::StatusOr<std::unique_ptr<LineParser>> MakeParser(const RowSourceOptions& options) {
   if (options.data.format_case() == v1::DataConfig::kSlots) {
-    return SlotParser::Create(options.data.slots(), options.features);
+    return SlotParser::Create(options.data.slots(), options.features,
+                              options.source.unlabelled() ? SlotParser::Labels::kNone : SlotParser::Labels::kEveryRow);
   }
   ASSIGN_OR_RETURN(DelimitedSchema schema, options.data.format_case() == v1::DataConfig::kText
                                                ? MakeSchema(options.data.text(), options.features)
                                                : MakeSchema(options.data.criteo(), options.features));
+  if (options.source.unlabelled()) schema.DropLabel();
   return std::make_unique<DelimitedParser>(std::move(schema));
 }
 

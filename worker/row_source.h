@@ -29,6 +29,8 @@ class RowSource {
   virtual absl::StatusOr<uint64_t> Skip(uint64_t n) = 0;
   // Reads up to n rows; returns how many there were, those that `bad_rows` left out included.
   virtual absl::StatusOr<uint64_t> Read(uint64_t n, BatchBuilder* out, BadRows* bad_rows) = 0;
+  // Where the last row read is: "FILE:7", or "FILE: row 6" of npy. REQUIRES: Read has just returned more than 0.
+  virtual std::string LastRow() const = 0;
   // No row is left.
   virtual absl::StatusOr<bool> AtEnd() = 0;
   // Rows of all files; text is read through for it, once. Before row 0 afterwards.

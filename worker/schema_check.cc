@@ -130,6 +130,10 @@ absl::Status ValidateData(const v1::Job& job) {
     return Bad("data.train is not set; name the files to train on");
   }
   if (data.has_test()) RETURN_IF_ERROR(CheckSource("data.test", data.test()));
+  if (data.has_dlrm_npy() && (data.train().unlabelled() || data.test().unlabelled())) {
+    return Bad("data.", data.train().unlabelled() ? "train" : "test",
+               ".unlabelled is true, but a set of dlrm_npy has its PREFIX_labels.npy; remove it");
+  }
 
   switch (data.format_case()) {
     case v1::DataConfig::kText: {

@@ -17,14 +17,16 @@ bool IsSlotName(const std::string& name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SlotParser>> SlotParser::Create(const v1::SlotText& slots,
-                                                               std::span<const v1::FeatureConfig> features) {
+                                                               std::span<const v1::FeatureConfig> features,
+                                                               Labels labels) {
   auto parser = std::unique_ptr<SlotParser>(new SlotParser());
   parser->label_slot_ = slots.label_slot();
   if (!IsSlotName(parser->label_slot_)) {
     return absl::InvalidArgumentError(absl::StrCat("data.slots.label_slot is \"", absl::CHexEscape(slots.label_slot()),
                                                    "\"; expected a name without blanks and colons"));
   }
-  parser->slots_[parser->label_slot_].label = true;
+  parser->labelled_ = labels == Labels::kEveryRow;
+  if (parser->labelled_) parser->slots_[parser->label_slot_].label = true;
   for (size_t i = 0; i < features.size(); ++i) {
     const std::string& source = SourceOf(features[i]);
     if (!IsSlotName(source) || source == parser->label_slot_) {
@@ -48,7 +50,7 @@ absl::StatusOr<uint64_t> SlotParser::Parse(LineReader* lines, uint64_t n, BatchB
 
 absl::Status SlotParser::ParseLine(absl::string_view line, float* label) {
   size_t token = 0;
-  bool labelled = false;
+  bool labelled = !labelled_;
   // A row's tokens are mostly grouped by slot, so the last look-up often serves again.
   absl::string_view last_name;
   const Slot* last_slot = nullptr;
@@ -83,9 +85,10 @@ absl::Status SlotParser::ParseLine(absl::string_view line, float* label) {
     at = line.find_first_not_of(kBlanks, end);
   }
   if (labelled) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(lines_->path(), ":", lines_->line_number(), ": ", token, " tokens, none of slot \"", label_slot_,
-                   "\", expected the label there; set data.slots.label_slot to the slot that carries it"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      lines_->path(), ":", lines_->line_number(), ": ", token, " tokens, none of slot \"", label_slot_,
+      "\", expected the label there; set data.slots.label_slot to the slot that carries it, or unlabelled: true for "
+      "sparrowctl predict if none does"));
 }
 
 absl::Status SlotParser::Wrong(size_t token, absl::string_view expected, absl::string_view found) const {

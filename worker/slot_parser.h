@@ -17,9 +17,11 @@ namespace sparrow {
 // InvalidArgument "FILE:LINE:TOKEN: expected ..., found ...; remedy", tokens counted from 1.
 class SlotParser : public LineParser {
  public:
+  enum class Labels { kEveryRow, kNone };
+
   // InvalidArgument: a feature that reads the label's slot, or a slot name that cannot be.
   static absl::StatusOr<std::unique_ptr<SlotParser>> Create(const v1::SlotText& slots,
-                                                            std::span<const v1::FeatureConfig> features);
+                                                            std::span<const v1::FeatureConfig> features, Labels labels);
 
   absl::Status StartFile(LineReader*) override { return absl::OkStatus(); }
   absl::StatusOr<uint64_t> Parse(LineReader* lines, uint64_t n, BatchBuilder* out, BadRows* bad_rows) override;
@@ -38,6 +40,7 @@ class SlotParser : public LineParser {
   absl::Status Wrong(size_t token, absl::string_view expected, absl::string_view found) const;
 
   std::string label_slot_;
+  bool labelled_ = true;
   absl::flat_hash_map<std::string, Slot> slots_;
   std::vector<FeatureShape> shapes_;
   LineReader* lines_ = nullptr;

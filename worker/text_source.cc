@@ -75,6 +75,8 @@ absl::StatusOr<uint64_t> TextSource::Read(uint64_t n, BatchBuilder* out, BadRows
   return read;
 }
 
+std::string TextSource::LastRow() const { return absl::StrCat(lines_->path(), ":", lines_->line_number()); }
+
 absl::StatusOr<bool> TextSource::AtEnd() {
   ASSIGN_OR_RETURN(const bool more, Advance());
   return !more;

@@ -21,6 +21,7 @@ class TextSource : public RowSource {
   absl::Status Restart() override;
   absl::StatusOr<uint64_t> Skip(uint64_t n) override;
   absl::StatusOr<uint64_t> Read(uint64_t n, BatchBuilder* out, BadRows* bad_rows) override;
+  std::string LastRow() const override;
   absl::StatusOr<bool> AtEnd() override;
   absl::StatusOr<uint64_t> CountRows() override;
   bool CountIsFree() const override { return counted_rows_.has_value(); }

@@ -71,10 +71,11 @@ TEST(DataCheck, CountsWhatIsInTheFile) {
   EXPECT_EQ(train.features[2].out_of_bounds, 2u);
 
   EXPECT_TRUE(report->HasProblems());
-  EXPECT_THAT(train.problems, testing::UnorderedElementsAre(
-                                  testing::HasSubstr("1 bad row(s), and data.on_bad_row is STOP"),
-                                  testing::AllOf(testing::HasSubstr("\"c\": 2 id(s) outside its table of 100 rows"),
-                                                 testing::HasSubstr("the missing id in row 2"))));
+  EXPECT_THAT(train.problems,
+              testing::UnorderedElementsAre(
+                  testing::HasSubstr("1 bad row(s), and data.on_bad_row is STOP"),
+                  testing::AllOf(testing::HasSubstr("\"c\": 2 id(s) outside its table of 100 rows"),
+                                 testing::EndsWith(absl::StrCat("the missing id at ", files.Path("train"), ":2")))));
   EXPECT_THAT(train.oddities,
               testing::UnorderedElementsAre(testing::HasSubstr("dense columns \"d\" and \"d2\" are equal"),
                                             testing::HasSubstr("\"one\" has the same value"),
@@ -108,6 +109,60 @@ TEST(DataCheck, ACleanInputHasNoProblems) {
   EXPECT_EQ(report->sources[0].dense[12].name, "I13");
 }
 
+TEST(DataCheck, IdsOutOfBoundsAreLocatedByFileAndLine) {
+  const TempFiles files;
+  v1::Job job;
+  *job.mutable_data() = FromText<v1::DataConfig>(R"(train { path: "f*" rows { skip_rows: 3 } }
+                                                    text { header: true columns { name: "y" label {} }
+                                                           columns { name: "u" categorical {} }
+                                                           columns { name: "v" categorical {} } })");
+  for (const char* name : {"u", "v"}) {
+    job.add_features()->set_name(name);
+    v1::TableConfig* table = job.add_tables();
+    table->set_name(name);
+    table->set_bounded_rows(100);
+  }
+  // More than a block of rows, some of them bad, in two files. The skipped rows do not count.
+  std::string first = "y\tu\tv\n", second = first;
+  for (int n = 0; n < 6000; ++n) {
+    absl::StrAppend(&first, n % 50 == 7 ? "bad" : "0", "\t", n == 1 ? 999 : n % 100, "\t", n % 90, "\n");
+    absl::StrAppend(&second, n % 70 == 9 ? "bad" : "1", "\t", n >= 5000 && n % 100 == 0 ? 300 : n % 100, "\t",
+                    n == 3 ? 100 : n % 90, "\n");
+  }
+  files.Write("f1", first);
+  files.Write("f2", second);
+  const auto report = CheckInput(job, files.root(), nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(
+      report->sources[0].problems,
+      testing::UnorderedElementsAre(testing::HasSubstr("bad row(s)"),
+                                    testing::EndsWith(absl::StrCat("the first 300 at ", files.Path("f2"), ":5002")),
+                                    testing::EndsWith(absl::StrCat("the first 100 at ", files.Path("f2"), ":5"))));
+}
+
+TEST(DataCheck, UnlabelledFilesAreReportedWithoutLabels) {
+  const TempFiles files;
+  v1::Job job;
+  *job.mutable_data() = FromText<v1::DataConfig>(R"(test { path: "f" } criteo {})");
+  for (const std::string& name : CriteoFeatures()) job.add_features()->set_name(name);
+  std::string text;
+  for (int n = 0; n < 50; ++n) text += CriteoLine(n).substr(2) + "\n";
+  files.Write("f", text);
+  auto report = CheckInput(job, files.root(), nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->HasProblems());
+  EXPECT_THAT(report->sources[0].bad_row_examples[0], testing::HasSubstr("39 fields, expected 40 (label missing?)"));
+  job.mutable_data()->mutable_test()->set_unlabelled(true);
+  report = CheckInput(job, files.root(), nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->HasProblems());
+  EXPECT_EQ(report->sources[0].rows, 50u);
+  EXPECT_EQ(report->sources[0].bad_rows, 0u);
+  EXPECT_THAT(report->sources[0].oddities, testing::Contains(testing::HasSubstr("unlabelled: for sparrowctl predict")));
+  EXPECT_THAT(FormatReport(*report),
+              testing::AllOf(testing::HasSubstr("labels: none (unlabelled)"), testing::HasSubstr("columns: 13 dense")));
+}
+
 TEST(DataCheck, LabelsOfOneClassAreOdd) {
   const TempFiles files;
   v1::Job job;
@@ -122,7 +177,7 @@ TEST(DataCheck, LabelsOfOneClassAreOdd) {
 
 TEST(DataCheck, WhatCannotBeReadIsAnErrorThatNamesTheSource) {
   const TempFiles files;
-  EXPECT_ERROR(CheckInput(v1::Job(), files.root(), nullptr).status(), kInvalidArgument, "no train");
+  EXPECT_ERROR(CheckInput(v1::Job(), files.root(), nullptr).status(), kInvalidArgument, "neither train nor test");
   EXPECT_ERROR(CheckInput(FromText<v1::Job>(kJob), files.root(), nullptr).status(), kNotFound, "data.train",
                files.Path("train"));
   files.Write("train", "");

@@ -114,7 +114,51 @@ TEST(Delimited, AJobMayUseSomeOfCriteosColumnsAndOneOfThemTwice) {
 TEST(Delimited, AnUnlabelledCriteoFileIsToldSo) {
   const std::string labelled = CriteoLine(8);
   EXPECT_ERROR(ReadCriteo(labelled.substr(2) + "\n").status, kInvalidArgument,
-               "/f:1: 39 fields, expected 40 (label missing?)");
+               "/f:1: 39 fields, expected 40 (label missing?)", "unlabelled: true");
+}
+
+ReadAllResult ReadUnlabelled(const std::string& text, const std::string& data,
+                             const std::vector<std::string>& features) {
+  const TempFiles files;
+  files.Write("f", text);
+  BatchReaderOptions options = OptionsFor(files, data, {"f"}, features);
+  options.source.set_unlabelled(true);
+  return ReadAll(options);
+}
+
+TEST(Delimited, UnlabelledFilesAreReadWhenTheSourceSaysSo) {
+  std::string text, labelled;
+  for (int n = 1; n < 10; n += 3) {  // Label 0, as rows without one have.
+    labelled += CriteoLine(n) + "\n";
+    text += CriteoLine(n).substr(2) + "\n";
+  }
+  const std::vector<Row> expected = ReadCriteo(labelled).Rows();
+  ASSERT_EQ(expected.size(), 3u);
+  ReadAllResult read = ReadUnlabelled(text, "criteo {}", CriteoFeatures());
+  ASSERT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.Rows(), expected);
+  // With an id before the columns, and a header of as many columns as the rows have.
+  std::string with_ids = "id" + std::string(39, '\t') + "\n";
+  for (int n = 1; n < 10; n += 3) with_ids += absl::StrCat(n, "\t", CriteoLine(n).substr(2), "\n");
+  read = ReadUnlabelled(with_ids, "criteo { id_column: true header: true }", CriteoFeatures());
+  ASSERT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.Rows(), expected);
+
+  read = ReadUnlabelled("7\t5\n", Schema("columns { name: \"d\" dense {} } " + Ids("")), {"a"});
+  ASSERT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.Rows(), (std::vector<Row>{{0, {7}, {{5}}, {{}}}}));
+  // By a header, a label that is there all the same is one more column to pass over.
+  const std::string by_name = Schema("columns { name: \"d\" dense {} } " + Ids(""), "header: true");
+  for (const char* file : {"a\td\n5\t7\n", "y\ta\td\n1\t5\t7\n"}) {
+    read = ReadUnlabelled(file, by_name, {"a"});
+    ASSERT_TRUE(read.status.ok()) << read.status;
+    EXPECT_EQ(read.Rows(), (std::vector<Row>{{0, {7}, {{5}}, {{}}}}));
+  }
+}
+
+TEST(Delimited, ALabelledFileReadAsUnlabelledIsToldSo) {
+  EXPECT_ERROR(ReadUnlabelled(CriteoLine(8) + "\n", "criteo {}", CriteoFeatures()).status, kInvalidArgument,
+               "/f:1: 40 fields, expected 39 (a label, though unlabelled is set?)", "unlabelled: false");
 }
 
 TEST(Delimited, ACommaFileReadAsTabIsToldItsDelimiter) {
@@ -320,14 +364,6 @@ TEST(Delimited, SchemasThatDoNotFitAreRefused) {
   EXPECT_ERROR(status(Schema(Ids("separator: \"||\"")), {"a"}), kInvalidArgument, "separator", "2 bytes");
   EXPECT_ERROR(status(Schema(Ids("separator: \":\" weight_separator: \":\"")), {"a"}), kInvalidArgument,
                "weight_separator");
-}
-
-TEST(Delimited, DenseColumnsOfAgreesWithTheReader) {
-  EXPECT_EQ(*DenseColumnsOf(FromText<v1::DataConfig>("criteo {}")), 13u);
-  EXPECT_EQ(*DenseColumnsOf(FromText<v1::DataConfig>("slots {}")), 0u);
-  EXPECT_EQ(*DenseColumnsOf(FromText<v1::DataConfig>("dlrm_npy { dense_columns: 4 }")), 4u);
-  EXPECT_EQ(*DenseColumnsOf(FromText<v1::DataConfig>(Schema("columns { name: \"d\" dense {} }"))), 1u);
-  EXPECT_EQ(DenseColumnsOf(v1::DataConfig()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "worker/schema_check.h"
 
 namespace sparrow {
 namespace {
@@ -85,6 +86,16 @@ const BadJob kBadJobs[] = {
     {"NoTrainPath", [](v1::Job* job) { job->mutable_data()->mutable_train()->clear_path(); },
      "data.train.path is empty"},
     {"NoTrain", [](v1::Job* job) { job->mutable_data()->clear_train(); }, "data.train is not set"},
+    {"UnlabelledTrain", [](v1::Job* job) { job->mutable_data()->mutable_train()->set_unlabelled(true); },
+     "data.train.unlabelled is true, but training needs labels"},
+    {"UnlabelledTest", [](v1::Job* job) { job->mutable_data()->mutable_test()->set_unlabelled(true); },
+     "data.test.unlabelled is true, but evaluation needs labels"},
+    {"UnlabelledNpy",
+     [](v1::Job* job) {
+       job->mutable_data()->mutable_dlrm_npy();
+       job->mutable_data()->mutable_test()->set_unlabelled(true);
+     },
+     "data.test.unlabelled is true, but a set of dlrm_npy has its PREFIX_labels.npy"},
     {"ShareOverOne", [](v1::Job* job) { job->mutable_data()->mutable_train()->mutable_rows()->set_take_share(1.5); },
      "data.train.rows.take_share is 1.5"},
     {"TwoTakes", [](v1::Job* job) { job->mutable_data()->mutable_train()->mutable_rows()->set_take_rows(5); },
@@ -146,6 +157,26 @@ TEST(JobCheck, TheJobsThatWeShipPass) {
     ++jobs;
   }
   EXPECT_GE(jobs, 5);
+}
+
+TEST(JobCheck, AJobThatIsOnlyReadMayBeUnlabelled) {
+  v1::Job job = GoodJob();
+  job.mutable_data()->mutable_train()->set_unlabelled(true);
+  job.mutable_data()->mutable_test()->set_unlabelled(true);
+  EXPECT_TRUE(ValidateJobForReading(job).ok()) << ValidateJobForReading(job);
+  job.clear_name();
+  EXPECT_THAT(std::string(ValidateJobForReading(job).message()), HasSubstr("name is \"\""));
+}
+
+TEST(SchemaCheck, DenseColumnCountIsWhatTheFormatGives) {
+  EXPECT_EQ(DenseColumnCount(GoodJob().data()), 1u);
+  v1::DataConfig data;
+  data.mutable_criteo();
+  EXPECT_EQ(DenseColumnCount(data), 13u);
+  data.mutable_slots();
+  EXPECT_EQ(DenseColumnCount(data), 0u);
+  data.mutable_dlrm_npy()->set_dense_columns(4);
+  EXPECT_EQ(DenseColumnCount(data), 4u);
 }
 
 TEST(JobCheck, AnEvaluationNeedsNoTrainingData) {

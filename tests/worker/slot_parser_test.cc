@@ -48,6 +48,17 @@ TEST(SlotText, RowsThatDoNotFitAreNamedByFileLineAndToken) {
                "id 10 ", "\"a\"", "10 rows");
 }
 
+TEST(SlotText, UnlabelledRowsAreReadWhenTheSourceSaysSo) {
+  const TempFiles files;
+  files.Write("f", "7:a 8:a\n1:click 9:a\n\n");
+  BatchReaderOptions options = OptionsFor(files, "slots {}", {"f"}, {"a"});
+  EXPECT_ERROR(ReadAll(options).status, kInvalidArgument, "/f:1:", "none of slot \"click\"", "unlabelled: true");
+  options.source.set_unlabelled(true);
+  const ReadAllResult read = ReadAll(options);
+  ASSERT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.Rows(), (std::vector<Row>{{0, {}, {{7, 8}}, {{}}}, {0, {}, {{9}}, {{}}}, {0, {}, {{}}, {{}}}}));
+}
+
 TEST(SlotText, FeaturesThatCannotBeSlotsAreRefused) {
   EXPECT_ERROR(Read("0:1\n", {"1"}).status, kInvalidArgument, "\"1\"", "carries the label");
   EXPECT_ERROR(Read("0:1\n", {"a b"}).status, kInvalidArgument, "\"a b\"", "cannot be a slot");
