@@ -81,6 +81,7 @@ absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Create(const Options
   RETURN_IF_ERROR(p.jobs_.Load(now));
   if (!p.jobs_.all().empty()) p.restored_jobs_end_ = p.jobs_.all().rbegin()->first + 1;
   p.members_are_back_ = now + options.lease;
+  p.last_tick_ = now;
   return plane;
 }
 
@@ -407,6 +408,12 @@ void ControlPlane::Tick() {
   Section section(this);
   if (closed_) return;
   const absl::Time now = options_.clock->Now();
+  const absl::Duration since_last = now - std::exchange(last_tick_, now);
+  if (since_last < absl::ZeroDuration() || since_last > options_.lease / 2) {
+    LOG(WARNING) << "the coordinator did not run for, or its clock jumped by, " << absl::FormatDuration(since_last)
+                 << ": every member has a new lease";
+    members_.RenewAll(now);
+  }
   std::vector<std::string> silent;
   for (const MemberRecord* member : members_.SilentSince(now - options_.lease)) {
     metrics_->lease_expirations.at(member->kind()).Increment();

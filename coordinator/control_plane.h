@@ -72,7 +72,8 @@ class ControlPlane {
   // Until it is destroyed, or ShutDown. NotFound if there is no such job.
   absl::Status Watch(const std::string& job_id, std::weak_ptr<JobWatcher> watcher);
 
-  // Lets leases and waits run out. To be called often.
+  // Lets leases and waits run out. To be called often: after half a lease without a call (the process was stopped, the
+  // machine slept, its clock was set) nobody can say who was silent meanwhile, and every member gets a new lease.
   void Tick();
 
   // From here on calls are refused with Unavailable, waits are answered so, and watchers are told to look. Keeps what
@@ -112,6 +113,7 @@ class ControlPlane {
   RendezvousBoard::Ready ready_ ABSL_GUARDED_BY(mu_);  // To be called when the lock is released.
   bool changed_ ABSL_GUARDED_BY(mu_) = true;           // Members or jobs, since the last Schedule.
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time last_tick_ ABSL_GUARDED_BY(mu_);
   // Jobs that were queued when an earlier process ended, and that want all members, wait until these had time to
   // return.
   absl::Time members_are_back_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

@@ -88,6 +88,10 @@ std::vector<MemberRecord*> Members::OfKind(v1::MemberKind kind) {
   return found;
 }
 
+void Members::RenewAll(absl::Time now) {
+  for (auto& [id, member] : members_) member.heard = now;
+}
+
 std::vector<MemberRecord*> Members::SilentSince(absl::Time since) {
   std::vector<MemberRecord*> found;
   for (auto& [id, member] : members_) {

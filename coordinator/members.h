@@ -51,6 +51,8 @@ class Members {
 
   // Ordered by number.
   std::vector<MemberRecord*> OfKind(v1::MemberKind kind);
+  // As if all had been heard of at `now`.
+  void RenewAll(absl::Time now);
   // Those not heard of since `since`.
   std::vector<MemberRecord*> SilentSince(absl::Time since);
 

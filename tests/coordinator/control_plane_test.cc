@@ -60,6 +60,23 @@ TEST_F(ControlPlaneTest, ALeaseThatIsNotRenewedExpiresAndOneThatIsLives) {
   EXPECT_EQ(AddServer("a:1"), "server-3") << "it registers anew";
 }
 
+TEST_F(ControlPlaneTest, ACoordinatorThatStoodStillBlamesNobody) {
+  const std::string server = AddServer("a:1");
+  const std::string worker = AddWorker();
+  const std::string job = Submit(Submission("first"));
+  ASSERT_EQ(StateOf(job), v1::JobStatus::RUNNING);
+  for (const absl::Duration jump : {3 * kLease, -3 * kLease}) {  // Stopped and continued; a clock that was set back.
+    clock.Advance(jump);
+    plane->Tick();
+    EXPECT_TRUE(Heartbeat(server).ok());
+    EXPECT_EQ(StateOf(job), v1::JobStatus::RUNNING);
+  }
+  Pass(kLease, {server});  // And then a worker that is silent is missed as ever.
+  EXPECT_EQ(StateOf(job), v1::JobStatus::FAILED);
+  EXPECT_EQ(coordinator_metrics->lease_expirations.at(v1::WORKER).Value(), 1);
+  EXPECT_EQ(coordinator_metrics->lease_expirations.at(v1::SERVER).Value(), 0);
+}
+
 TEST_F(ControlPlaneTest, AServerThatRestartsAtItsAddressReplacesTheOneBeforeAtOnce) {
   const std::string server = AddServer("a:1");
   AddWorker();
