@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/process.h"
 #include "base/shutdown.h"
 #include "coordinator/coordinator.h"
 
@@ -70,6 +71,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace sparrow
 
 int main(int argc, char** argv) {
+  sparrow::PrepareProcess(argv);
   // gRPC's own lines would come before the one that says what is wrong. Can be set from outside.
   setenv("GRPC_VERBOSITY", "NONE", /*replace=*/0);
   return sparrow::Main({argv + 1, argv + argc});

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/options.h"
+#include "base/process.h"
 #include "base/shutdown.h"
 #include "server/server.h"
 
@@ -95,4 +96,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace sparrow
 
-int main(int argc, char** argv) { return sparrow::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  sparrow::PrepareProcess(argv);
+  return sparrow::Main({argv + 1, argv + argc});
+}

@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/metrics.h"
 #include "base/options.h"
+#include "base/process.h"
 #include "base/shutdown.h"
 #include "worker/worker.h"
 
@@ -29,6 +30,7 @@ int Fail(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  sparrow::PrepareProcess(argv);
   static Running running;
   sparrow::InstallShutdownHandler([](int) {
     absl::MutexLock lock(&running.mu);
