@@ -33,6 +33,7 @@ constexpr Command kCommands[] = {
     {"cancel", "JOB_ID", "end a cluster's job", CancelCommand},
     {"cluster", "", "list the members of a cluster", ClusterCommand},
     {"evaluate", "CHECKPOINT", "measure a trained model on its test data", EvaluateCommand},
+    {"predict", "CHECKPOINT", "write a trained model's prediction for every row of a file", PredictCommand},
     {"export", "CHECKPOINT", "write a trained model as safetensors, .npy and JSON", ExportCommand},
     {"data", "check JOB", "read a job's input and report what is in it, without training", DataCommand},
     {"gen", "clicks", "make a click log whose best possible AUC is known", GenCommand},

@@ -33,6 +33,7 @@ int ClusterCommand(const Arguments& arguments, Interrupt* interrupt);
 int DataCommand(const Arguments& arguments, Interrupt* interrupt);
 int GenCommand(const Arguments& arguments, Interrupt* interrupt);
 int ExportCommand(const Arguments& arguments, Interrupt* interrupt);
+int PredictCommand(const Arguments& arguments, Interrupt* interrupt);
 int EvaluateCommand(const Arguments& arguments, Interrupt* interrupt);
 
 // Prints the error, on one line. Returns kExitFailure.

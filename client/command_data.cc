@@ -32,7 +32,7 @@ int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
   }
   const absl::StatusOr<v1::Job> job = LoadJobFile(positional[1], sets);
   absl::Status status = job.status();
-  if (status.ok()) status = Annotate(ValidateJob(*job), positional[1]);
+  if (status.ok()) status = Annotate(ValidateJobForReading(*job), positional[1]);
   if (status.ok()) status = CheckDirectory("--data-root", data_root);
   if (!status.ok()) return Fail(status);
 

@@ -11,37 +11,25 @@
 #include "client/job_file.h"
 #include "client/predictor.h"
 #include "client/run_embedded.h"
-#include "client/scratch_directory.h"
 #include "worker/checkpoint.h"
 #include "worker/job_check.h"
 
 namespace sparrow {
 namespace {
 
-// The checkpoint's job, changed so that it trains nothing and only measures.
 absl::StatusOr<v1::Job> EvaluationJob(const Checkpoint& checkpoint, const std::vector<std::string>& sets) {
-  v1::Job job = checkpoint.manifest.job();
-  for (const std::string& set : sets) RETURN_IF_ERROR(Annotate(SetField(set, &job), absl::StrCat("--set ", set)));
-  if (!job.data().has_test()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.directory, ": its job has no data.test; add --set data.test.path=FILE"));
-  }
-  job.mutable_train()->set_epochs(0);
-  job.mutable_train()->clear_steps_max();
-  job.mutable_checkpoint()->set_at_end(false);
+  ASSIGN_OR_RETURN(v1::Job job, TestOnlyJob(checkpoint.manifest.job(), checkpoint.directory, sets));
   RETURN_IF_ERROR(ValidateJob(job));
   return job;
 }
 
 absl::Status Predict(const v1::Job& job, const EmbeddedClusterOptions& cluster, const std::string& checkpoint,
                      const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchDirectory> scratch, ScratchDirectory::Create());
   PredictionOptions options;
   options.checkpoint_root = cluster.checkpoint_root;
   options.checkpoint = checkpoint;
   options.data_root = cluster.data_root;
   options.memory_bytes = cluster.memory_bytes;
-  options.scratch = scratch->path();
   ASSIGN_OR_RETURN(const uint64_t rows, WritePredictions(job, options, path));
   std::printf("  %-14s %s (%llu rows)\n", "predictions", path.c_str(), static_cast<unsigned long long>(rows));
   return absl::OkStatus();

@@ -160,4 +160,16 @@ absl::StatusOr<v1::Job> LoadJobFile(const std::string& path, const std::vector<s
   return job;
 }
 
+absl::StatusOr<v1::Job> TestOnlyJob(v1::Job job, const std::string& origin, const std::vector<std::string>& sets) {
+  for (const std::string& set : sets) RETURN_IF_ERROR(Annotate(SetField(set, &job), absl::StrCat("--set ", set)));
+  if (!job.data().has_test()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": its job has no data.test; add --set data.test.path=FILE"));
+  }
+  job.mutable_train()->set_epochs(0);
+  job.mutable_train()->clear_steps_max();
+  job.mutable_checkpoint()->set_at_end(false);
+  return job;
+}
+
 }  // namespace sparrow

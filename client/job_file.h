@@ -26,6 +26,10 @@ absl::StatusOr<v1::Job> ParseJob(absl::string_view text, const std::string& name
 // LoadJobFile, then each of `sets` in order ("train.batch_size=512").
 absl::StatusOr<v1::Job> LoadJobFile(const std::string& path, const std::vector<std::string>& sets);
 
+// `job` with each of `sets`, changed so that it trains and saves nothing and only reads its test data. InvalidArgument
+// if it has none; `origin` is where the job comes from. The values are not checked.
+absl::StatusOr<v1::Job> TestOnlyJob(v1::Job job, const std::string& origin, const std::vector<std::string>& sets);
+
 // Changes one field, named by its path from `message`:
 //   train.batch_size=512                 a number, string, bool (true or false) or enum (by name)
 //   tables[2].dim=16, tables.2.dim=16    an element of a list, from 0; the index one past the end appends an element

@@ -13,6 +13,7 @@
 #include "base/metrics.h"
 #include "base/status_macros.h"
 #include "client/direct_transport.h"
+#include "client/scratch_directory.h"
 #include "dense/model.h"
 #include "embedding/partition.h"
 #include "embedding/table_config.h"
@@ -69,8 +70,9 @@ class CsvFile {
 class Rows {
  public:
   absl::Status Open(const v1::Job& job, const JobLayout& layout, const PredictionOptions& options, uint64_t step) {
+    ASSIGN_OR_RETURN(scratch_, ScratchDirectory::Create());
     ShardOptions shard;
-    shard.data = options.scratch;
+    shard.data = scratch_->path();
     shard.checkpoint_root = options.checkpoint_root;
     shard.memory_bytes = options.memory_bytes;
     ASSIGN_OR_RETURN(shard_, Shard::Create(shard, &metrics_));
@@ -99,6 +101,7 @@ class Rows {
 
  private:
   Metrics metrics_;
+  std::unique_ptr<ScratchDirectory> scratch_;
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<PsClient> client_;  // After the shard that it calls.
 };
@@ -121,6 +124,7 @@ absl::StatusOr<uint64_t> WritePredictions(const v1::Job& job, const PredictionOp
   input.features.assign(job.features().begin(), job.features().end());
   input.bounded_rows = layout.FeatureRows();
   input.batch_size = job.eval().batch_size();
+  input.cancelled = options.cancelled;
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchReader> reader, BatchReader::Open(input));
 
   Rows rows;
@@ -143,7 +147,8 @@ absl::StatusOr<uint64_t> WritePredictions(const v1::Job& job, const PredictionOp
     const std::span<const float> logits = batch_model.Forward(prepared);
     std::string text;
     for (size_t i = 0; i < logits.size(); ++i) {
-      absl::StrAppendFormat(&text, "%d,%d,%.9g\n", written++, static_cast<int>(prepared.batch.labels[i]),
+      const char* label = job.data().test().unlabelled() ? "" : prepared.batch.labels[i] == 1 ? "1" : "0";
+      absl::StrAppendFormat(&text, "%d,%s,%.9g\n", written++, label,
                             1 / (1 + std::exp(-static_cast<double>(logits[i]))));
     }
     RETURN_IF_ERROR(file.Append(text));

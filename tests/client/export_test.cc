@@ -76,7 +76,6 @@ class ExportTest : public testing::TestWithParam<const char*> {
     options.checkpoint = checkpoint_;
     options.data_root = directory_.path();
     options.memory_bytes = 64 << 20;
-    options.scratch = directory_.File("scratch");
     const absl::StatusOr<uint64_t> rows = WritePredictions(job_, options, directory_.File("ours.csv"));
     EXPECT_TRUE(rows.ok()) << rows.status();
     return ParsePredictions(*ReadFile(directory_.File("ours.csv")));
