@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "embedding/apply.h"
+#include "embedding/row_codec.h"
 
 namespace sparrow {
 namespace {
@@ -13,6 +16,12 @@ bool AllWithin(std::span<const float> values, float limit) {
   uint32_t outside = 0;
   for (const float value : values) outside |= std::fabs(value) <= limit ? 0u : 1u;  // NaN compares false.
   return outside == 0;
+}
+
+uint64_t StoreRounded(const RowLayout& layout, const float* weights, uint64_t rounding_seed, char* record) {
+  const uint64_t bytes = uint64_t{2} * layout.dim();
+  std::memset(record + bytes, 0, layout.weight_bytes() - bytes);
+  return EncodeStochastic(layout.storage(), std::span(weights, layout.dim()), rounding_seed, record);
 }
 
 }  // namespace
@@ -33,25 +42,87 @@ absl::Status CheckGradients(const TableSpec& spec, std::span<const Key> keys, st
       "; no row of the push was changed. Lower the learning rate or look for bad input values"));
 }
 
-void InitRowCpu(const TableSpec& spec, Key key, char* record) {
-  const RowLayout layout = spec.Layout();
-  InitWeights(spec.initializer, spec.seed, key, spec.dim, layout.Weights(record));
-  InitState(spec.optimizer, layout.Weights(record), spec.dim, layout.State(record));
-  layout.SetMetadata(RowMetadata{}, record);
+void LoadWeights(const RowLayout& layout, const char* record, float* weights) {
+  DecodeRows(layout.storage(), record, 1, layout.dim(), std::span(weights, layout.dim()));
 }
 
-void UpdateRowCpu(const TableSpec& spec, const ApplyOptions& options, const float* gradient, char* record) {
-  constexpr uint32_t kCountMax = std::numeric_limits<uint32_t>::max();
+void LoadInitialWeights(const TableSpec& spec, Key key, float* weights) {
+  InitWeights(spec.initializer, spec.seed, key, spec.dim, weights);
+  if (spec.storage == RowType::kFloat32) return;
+  char rounded[2 * kDimMax];
+  EncodeStochastic(spec.storage, std::span(weights, spec.dim), RoundingSeed(spec.seed, key, 0), rounded);
+  DecodeRows(spec.storage, rounded, 1, spec.dim, std::span(weights, spec.dim));
+}
+
+uint64_t InitRowCpu(const TableSpec& spec, Key key, char* record) {
   const RowLayout layout = spec.Layout();
+  layout.SetMetadata(RowMetadata{}, record);
+  if (spec.storage == RowType::kFloat32) {
+    InitWeights(spec.initializer, spec.seed, key, spec.dim, layout.Weights(record));
+    InitState(spec.optimizer, layout.Weights(record), spec.dim, layout.State(record));
+    return 0;
+  }
+  float weights[kDimMax];
+  InitWeights(spec.initializer, spec.seed, key, spec.dim, weights);
+  const uint64_t saturated = StoreRounded(layout, weights, RoundingSeed(spec.seed, key, 0), record);
+  LoadWeights(layout, record, weights);
+  InitState(spec.optimizer, weights, spec.dim, layout.State(record));
+  return saturated;
+}
+
+RowUpdate::RowUpdate(const TableSpec& spec, const ApplyOptions& options)
+    : spec_(spec),
+      layout_(spec.Layout()),
+      step_(options.step),
+      row_step_({.learning_rate = spec.optimizer.learning_rate * options.learning_rate_factor,
+                 .gradient_scale = static_cast<float>(options.gradient_scale)}),
+      update_(Choose(spec.optimizer.kind)) {}
+
+template <SparseOptimizerKind kKind>
+uint64_t RowUpdate::UpdateOfKind(const RowUpdate& batch, Key key, const float* gradient, char* record) {
+  constexpr uint32_t kCountMax = std::numeric_limits<uint32_t>::max();
+  const TableSpec& spec = batch.spec_;
+  const RowLayout& layout = batch.layout_;
   RowMetadata metadata = layout.Metadata(record);
   if (metadata.updates < kCountMax) ++metadata.updates;
   if (metadata.frequency < kCountMax) ++metadata.frequency;
-  metadata.last_step = options.step;
+  metadata.last_step = batch.step_;
   layout.SetMetadata(metadata, record);
-  const RowStep step = {.learning_rate = spec.optimizer.learning_rate * options.learning_rate_factor,
-                        .gradient_scale = static_cast<float>(options.gradient_scale),
-                        .updates = metadata.updates};
-  UpdateRow(spec.optimizer, step, gradient, spec.dim, layout.Weights(record), layout.State(record));
+  RowStep step = batch.row_step_;
+  step.updates = metadata.updates;
+  const double mean_square = UsesMeanSquare(kKind) ? MeanSquareSimd(gradient, spec.dim, step.gradient_scale) : 0;
+  if (layout.storage() == RowType::kFloat32) {
+    UpdateRowOfKind<kKind>(spec.optimizer, step, mean_square, gradient, spec.dim, layout.Weights(record),
+                           layout.State(record));
+    return 0;
+  }
+  float weights[kDimMax];
+  LoadWeights(layout, record, weights);
+  UpdateRowOfKind<kKind>(spec.optimizer, step, mean_square, gradient, spec.dim, weights, layout.State(record));
+  return StoreRounded(layout, weights, RoundingSeed(spec.seed, key, metadata.updates), record);
+}
+
+RowUpdate::Update RowUpdate::Choose(SparseOptimizerKind kind) {
+  switch (kind) {
+    case SparseOptimizerKind::kSgd:
+      return UpdateOfKind<SparseOptimizerKind::kSgd>;
+    case SparseOptimizerKind::kMomentum:
+      return UpdateOfKind<SparseOptimizerKind::kMomentum>;
+    case SparseOptimizerKind::kAdagrad:
+      return UpdateOfKind<SparseOptimizerKind::kAdagrad>;
+    case SparseOptimizerKind::kRowwiseAdagrad:
+      return UpdateOfKind<SparseOptimizerKind::kRowwiseAdagrad>;
+    case SparseOptimizerKind::kAdam:
+      return UpdateOfKind<SparseOptimizerKind::kAdam>;
+    case SparseOptimizerKind::kRowwiseAdam:
+      return UpdateOfKind<SparseOptimizerKind::kRowwiseAdam>;
+    case SparseOptimizerKind::kFtrl:
+      return UpdateOfKind<SparseOptimizerKind::kFtrl>;
+    case SparseOptimizerKind::kRmsProp:
+      return UpdateOfKind<SparseOptimizerKind::kRmsProp>;
+  }
+  CHECK(false) << "optimizer " << static_cast<int>(kind);
+  return nullptr;
 }
 
 }  // namespace sparrow

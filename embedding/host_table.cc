@@ -22,7 +22,7 @@ class HostTable final : public Table {
     CHECK_EQ(rows.size(), keys.size() * dim());
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     const auto copy = [&](uint32_t position, const char* record) {
-      std::memcpy(rows.data() + uint64_t{position} * dim(), record, layout_.weight_bytes());
+      LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     };
     if (mode == PullMode::kCreate) return UseRows(keys, layout_.weight_bytes(), copy);
     absl::ReaderMutexLock lock(&mu_);
@@ -31,7 +31,7 @@ class HostTable final : public Table {
     dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, copy);
     plan.ForEachStripe([&](uint32_t s) {
       for (const uint32_t position : plan.Missing(s)) {
-        InitWeights(spec().initializer, spec().seed, keys[position], dim(), rows.data() + uint64_t{position} * dim());
+        LoadInitialWeights(spec(), keys[position], rows.data() + uint64_t{position} * dim());
       }
     });
     return absl::OkStatus();
@@ -44,8 +44,9 @@ class HostTable final : public Table {
     RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
     // Absent rows come first where memory might run out, so that then no row has been updated.
     if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
+    const RowUpdate update(spec(), options);
     return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
-      UpdateRowCpu(spec(), options, gradients.data() + uint64_t{position} * dim(), record);
+      saturated_.Add(update(keys[position], gradients.data() + uint64_t{position} * dim(), record));
     });
   }
 
@@ -77,6 +78,7 @@ class HostTable final : public Table {
     TableStats stats;
     stats.dram_rows = stats.rows = dram_.rows();
     stats.dram_bytes = dram_.bytes();
+    stats.saturated_weights = saturated_.value();
     return stats;
   }
 
@@ -99,7 +101,7 @@ class HostTable final : public Table {
         RowIndex::Entry* entry = stripe.index.Find(key, RowIndex::Hash(key));
         if (entry == nullptr) {
           entry = dram_.Insert(key, 0, &stripe);
-          InitRowCpu(spec(), key, dram_.Record(*entry));
+          saturated_.Add(InitRowCpu(spec(), key, dram_.Record(*entry)));
         }
         use(position, dram_.Record(*entry));
       }
@@ -146,6 +148,8 @@ class HostTable final : public Table {
 
   absl::Mutex mu_;  // Export holds it alone; everybody else shares it. Taken before a stripe's.
   DramTier dram_;
+
+  SaturationCount saturated_;
 };
 
 }  // namespace

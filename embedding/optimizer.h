@@ -74,21 +74,25 @@ struct RowStep {
   uint32_t updates = 1;      // Of this row, this one included: t.
 };
 
-// Mean over the row of g^2, in four sums whose order is fixed.
+// Mean over the row of g^2, in sixteen sums whose order is fixed: enough that additions do not wait for each other.
 SPARROW_HOST_DEVICE inline double MeanSquare(const float* __restrict__ gradient, uint32_t dim, float scale) {
-  double sums[4] = {0, 0, 0, 0};
+  constexpr uint32_t kSums = 16;
+  double sums[kSums] = {};
   uint32_t i = 0;
-  for (; i + 4 <= dim; i += 4) {
-    for (uint32_t lane = 0; lane < 4; ++lane) {
+  for (; i + kSums <= dim; i += kSums) {
+    for (uint32_t lane = 0; lane < kSums; ++lane) {
       const double g = gradient[i + lane] * scale;
       sums[lane] += g * g;
     }
   }
   for (; i < dim; ++i) {
     const double g = gradient[i] * scale;
-    sums[i % 4] += g * g;
+    sums[i % kSums] += g * g;
   }
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) / dim;
+  for (uint32_t width = kSums / 2; width > 0; width /= 2) {
+    for (uint32_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+  }
+  return sums[0] / dim;
 }
 
 SPARROW_HOST_DEVICE inline void UpdateSgd(const SparseOptimizer& o, const RowStep& step,
@@ -121,10 +125,10 @@ SPARROW_HOST_DEVICE inline void UpdateAdagrad(const SparseOptimizer& o, const Ro
   }
 }
 
-SPARROW_HOST_DEVICE inline void UpdateRowwiseAdagrad(const SparseOptimizer& o, const RowStep& step,
+SPARROW_HOST_DEVICE inline void UpdateRowwiseAdagrad(const SparseOptimizer& o, const RowStep& step, double mean_square,
                                                      const float* __restrict__ gradient, uint32_t dim,
                                                      float* __restrict__ w, float* __restrict__ a /*[1]*/) {
-  a[0] = static_cast<float>(a[0] + MeanSquare(gradient, dim, step.gradient_scale));
+  a[0] = static_cast<float>(a[0] + mean_square);
   const float rate = static_cast<float>(step.learning_rate / (std::sqrt(static_cast<double>(a[0])) + o.eps));
   for (uint32_t i = 0; i < dim; ++i) w[i] -= rate * (gradient[i] * step.gradient_scale);
 }
@@ -146,11 +150,11 @@ SPARROW_HOST_DEVICE inline void UpdateAdam(const SparseOptimizer& o, const RowSt
   }
 }
 
-SPARROW_HOST_DEVICE inline void UpdateRowwiseAdam(const SparseOptimizer& o, const RowStep& step,
+SPARROW_HOST_DEVICE inline void UpdateRowwiseAdam(const SparseOptimizer& o, const RowStep& step, double mean_square,
                                                   const float* __restrict__ gradient, uint32_t dim,
                                                   float* __restrict__ w, float* __restrict__ m,
                                                   float* __restrict__ v /*[1]*/) {
-  v[0] = static_cast<float>(o.beta2 * v[0] + (1 - o.beta2) * MeanSquare(gradient, dim, step.gradient_scale));
+  v[0] = static_cast<float>(o.beta2 * v[0] + (1 - o.beta2) * mean_square);
   const double v_hat = v[0] / (1 - std::pow(o.beta2, static_cast<double>(step.updates)));
   const float rate = static_cast<float>(
       step.learning_rate / (1 - std::pow(o.beta1, static_cast<double>(step.updates))) / (std::sqrt(v_hat) + o.eps));
@@ -194,28 +198,56 @@ SPARROW_HOST_DEVICE inline void UpdateRmsProp(const SparseOptimizer& o, const Ro
   }
 }
 
-// One update of one row. gradient, weights and state do not overlap.
+// Whether an update needs the mean of the row's squares.
+SPARROW_HOST_DEVICE constexpr bool UsesMeanSquare(SparseOptimizerKind kind) {
+  return kind == SparseOptimizerKind::kRowwiseAdagrad || kind == SparseOptimizerKind::kRowwiseAdam;
+}
+
+// One update of one row. gradient, weights and state do not overlap. mean_square is MeanSquare's where UsesMeanSquare.
+// The kind is a parameter of the template, so that a batch of rows chooses once.
+template <SparseOptimizerKind kKind>
+SPARROW_HOST_DEVICE inline void UpdateRowOfKind(const SparseOptimizer& o, const RowStep& step, double mean_square,
+                                                const float* __restrict__ gradient /*[dim]*/, uint32_t dim,
+                                                float* __restrict__ weights /*[dim]*/,
+                                                float* __restrict__ state /*[StateFloats(kKind, dim)]*/) {
+  if constexpr (kKind == SparseOptimizerKind::kSgd) UpdateSgd(o, step, gradient, dim, weights);
+  if constexpr (kKind == SparseOptimizerKind::kMomentum) UpdateMomentum(o, step, gradient, dim, weights, state);
+  if constexpr (kKind == SparseOptimizerKind::kAdagrad) UpdateAdagrad(o, step, gradient, dim, weights, state);
+  if constexpr (kKind == SparseOptimizerKind::kRowwiseAdagrad) {
+    UpdateRowwiseAdagrad(o, step, mean_square, gradient, dim, weights, state);
+  }
+  if constexpr (kKind == SparseOptimizerKind::kAdam) UpdateAdam(o, step, gradient, dim, weights, state, state + dim);
+  if constexpr (kKind == SparseOptimizerKind::kRowwiseAdam) {
+    UpdateRowwiseAdam(o, step, mean_square, gradient, dim, weights, state, state + dim);
+  }
+  if constexpr (kKind == SparseOptimizerKind::kFtrl) UpdateFtrl(o, step, gradient, dim, weights, state, state + dim);
+  if constexpr (kKind == SparseOptimizerKind::kRmsProp) UpdateRmsProp(o, step, gradient, dim, weights, state);
+}
+
+// The same, of any kind.
 SPARROW_HOST_DEVICE inline void UpdateRow(const SparseOptimizer& o, const RowStep& step,
                                           const float* __restrict__ gradient /*[dim]*/, uint32_t dim,
                                           float* __restrict__ weights /*[dim]*/,
                                           float* __restrict__ state /*[StateFloats(o.kind, dim)]*/) {
+  using Kind = SparseOptimizerKind;
+  const double mean_square = UsesMeanSquare(o.kind) ? MeanSquare(gradient, dim, step.gradient_scale) : 0;
   switch (o.kind) {
-    case SparseOptimizerKind::kSgd:
-      return UpdateSgd(o, step, gradient, dim, weights);
-    case SparseOptimizerKind::kMomentum:
-      return UpdateMomentum(o, step, gradient, dim, weights, state);
-    case SparseOptimizerKind::kAdagrad:
-      return UpdateAdagrad(o, step, gradient, dim, weights, state);
-    case SparseOptimizerKind::kRowwiseAdagrad:
-      return UpdateRowwiseAdagrad(o, step, gradient, dim, weights, state);
-    case SparseOptimizerKind::kAdam:
-      return UpdateAdam(o, step, gradient, dim, weights, state, state + dim);
-    case SparseOptimizerKind::kRowwiseAdam:
-      return UpdateRowwiseAdam(o, step, gradient, dim, weights, state, state + dim);
-    case SparseOptimizerKind::kFtrl:
-      return UpdateFtrl(o, step, gradient, dim, weights, state, state + dim);
-    case SparseOptimizerKind::kRmsProp:
-      return UpdateRmsProp(o, step, gradient, dim, weights, state);
+    case Kind::kSgd:
+      return UpdateRowOfKind<Kind::kSgd>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kMomentum:
+      return UpdateRowOfKind<Kind::kMomentum>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kAdagrad:
+      return UpdateRowOfKind<Kind::kAdagrad>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kRowwiseAdagrad:
+      return UpdateRowOfKind<Kind::kRowwiseAdagrad>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kAdam:
+      return UpdateRowOfKind<Kind::kAdam>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kRowwiseAdam:
+      return UpdateRowOfKind<Kind::kRowwiseAdam>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kFtrl:
+      return UpdateRowOfKind<Kind::kFtrl>(o, step, mean_square, gradient, dim, weights, state);
+    case Kind::kRmsProp:
+      return UpdateRowOfKind<Kind::kRmsProp>(o, step, mean_square, gradient, dim, weights, state);
   }
 }
 

@@ -46,6 +46,22 @@ void EncodeRowsCpu(RowType type, std::span<const float> rows /*[n, dim]*/, uint3
                    uint64_t* saturated);
 void DecodeRowsCpu(RowType type, const char* in, uint64_t n, uint32_t dim, std::span<float> rows /*[n, dim]*/);
 
+// The random numbers of the stochastic rounding of one row at one of its updates (0: when it is made), a pure function,
+// so that runs are bit-equal. Fixed for ever, as resumed runs must go on like those that were not stopped.
+uint64_t RoundingSeed(uint64_t table_seed, uint64_t key, uint64_t updates);
+inline uint32_t RoundingBits(uint64_t rounding_seed, uint32_t column) {
+  // The 32-bit mixer "lowbias32" (Wellons, "Hash Function Prospector", 2018, with the constants found in 2020).
+  uint32_t x = static_cast<uint32_t>(rounding_seed) + column * 0x9e3779b9u;
+  x = (x ^ (x >> 16)) * 0x21f0aaadu;
+  x = (x ^ (x >> 15)) * 0xd35a2d97u;
+  return x ^ (x >> 15) ^ static_cast<uint32_t>(rounding_seed >> 32);
+}
+
+// One row to a 16-bit type, rounded stochastically (embedding/row_type.h) with the bits above. Writes 2 * row.size()
+// bytes and returns how many values were out of range. REQUIRES: type is kBfloat16 or kFloat16.
+uint64_t EncodeStochastic(RowType type, std::span<const float> row /*[dim]*/, uint64_t rounding_seed, char* out);
+uint64_t EncodeStochasticCpu(RowType type, std::span<const float> row /*[dim]*/, uint64_t rounding_seed, char* out);
+
 // Of a row whose largest magnitude is `largest`, as bits without the sign: the scale of INT8. NaN if not finite.
 float Int8Scale(uint32_t largest);
 

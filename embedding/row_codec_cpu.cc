@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "embedding/row_codec.h"
 
 namespace sparrow {
@@ -83,6 +84,22 @@ void DecodeRowsCpu(RowType type, const char* in, uint64_t n, uint32_t dim, std::
       }
       return;
   }
+}
+
+uint64_t RoundingSeed(uint64_t table_seed, uint64_t key, uint64_t updates) {
+  constexpr uint64_t kStream = 0x726f756e64696e67;  // Apart from the stream of initial values.
+  return RandomBits(RandomBits(table_seed ^ kStream, key), updates);
+}
+
+uint64_t EncodeStochasticCpu(RowType type, std::span<const float> row, uint64_t rounding_seed, char* out) {
+  uint64_t saturated = 0;
+  for (uint32_t i = 0; i < row.size(); ++i) {
+    const uint32_t random = RoundingBits(rounding_seed, i);
+    const uint16_t bits = type == RowType::kBfloat16 ? ToBfloat16Stochastic(row[i], random, &saturated)
+                                                     : ToFloat16Stochastic(row[i], random, &saturated);
+    std::memcpy(out + 2 * size_t{i}, &bits, sizeof(bits));
+  }
+  return saturated;
 }
 
 }  // namespace sparrow

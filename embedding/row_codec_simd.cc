@@ -40,15 +40,81 @@ void EncodeHalves(std::span<const float> values, char* out, uint64_t* saturated,
   EncodeRowsCpu(kType, values.subspan(i), 1, out + 2 * i, saturated);
 }
 
+__m128i Words(__m256i low_halves) {
+  return _mm_packus_epi32(_mm256_castsi256_si128(low_halves), _mm256_extracti128_si256(low_halves, 1));
+}
+
 __m128i Bfloat16Of(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  return Words(_mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16));
 }
 
 __m128i Float16Of(__m256 x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// RoundingBits of the columns of the next eight numbers.
+class RandomLanes {
+ public:
+  explicit RandomLanes(uint64_t seed)
+      : high_(_mm256_set1_epi32(static_cast<int>(seed >> 32))),
+        next_(_mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(seed)),
+                               _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), Constant(0x9e3779b9)))) {}
+  __m256i Next() {
+    __m256i x = next_;
+    next_ = _mm256_add_epi32(next_, Constant(8 * 0x9e3779b9u));
+    x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)), Constant(0x21f0aaad));
+    x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), Constant(0xd35a2d97));
+    return _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), high_);
+  }
+
+ private:
+  static __m256i Constant(uint32_t bits) { return _mm256_set1_epi32(static_cast<int>(bits)); }
+
+  const __m256i high_;
+  __m256i next_;
+};
+
+// Adds what is random to the bits that are cut off: a carry rounds up.
+__m128i Bfloat16Stochastic(__m256 x, __m256i random) {
+  return Words(_mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_srli_epi32(random, 16)), 16));
+}
+
+// The plain loop rounds up where the bits cut off are more than `random`; so does a carry from adding its complement.
+__m128i Float16Stochastic(__m256 x, __m256i random) {
+  const __m256i complement = _mm256_srli_epi32(_mm256_xor_si256(random, _mm256_set1_epi32(-1)), 19);
+  const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(x), complement);
+  const __m256i kept = _mm256_and_si256(sum, _mm256_set1_epi32(~0x1fff));
+  return _mm256_cvtps_ph(_mm256_castsi256_ps(kept), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+// Magnitudes that `vector` is right for: from `least` (or 0) to `most`.
+template <RowType kType, int32_t kLeast, int32_t kMost, typename Vector>
+uint64_t EncodeRandomly(std::span<const float> row, uint64_t seed, char* out, Vector vector) {
+  RandomLanes lanes(seed);
+  uint64_t saturated = 0;
+  const auto plain = [&](size_t i) {
+    const uint32_t random = RoundingBits(seed, static_cast<uint32_t>(i));
+    const uint16_t bits = kType == RowType::kBfloat16 ? ToBfloat16Stochastic(row[i], random, &saturated)
+                                                      : ToFloat16Stochastic(row[i], random, &saturated);
+    std::memcpy(out + 2 * i, &bits, sizeof(bits));
+  };
+  size_t i = 0;
+  for (; i + kLanes <= row.size(); i += kLanes) {
+    const __m256 x = _mm256_loadu_ps(row.data() + i);
+    const __m256i random = lanes.Next();
+    const __m256i magnitude = Magnitude(x);
+    const __m256i small = _mm256_andnot_si256(_mm256_cmpeq_epi32(magnitude, _mm256_setzero_si256()),
+                                              _mm256_cmpgt_epi32(_mm256_set1_epi32(kLeast), magnitude));
+    const __m256i odd = _mm256_or_si256(small, _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(kMost)));
+    if (_mm256_testz_si256(odd, odd) != 0) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 2 * i), vector(x, random));
+    } else {
+      for (size_t lane = 0; lane < kLanes; ++lane) plain(i + lane);
+    }
+  }
+  for (; i < row.size(); ++i) plain(i);
+  return saturated;
+}
 
 uint32_t LargestMagnitude(std::span<const float> row) {
   __m256i largest = _mm256_setzero_si256();
@@ -148,6 +214,15 @@ void DecodeRows(RowType type, const char* in, uint64_t n, uint32_t dim, std::spa
   }
 }
 
+uint64_t EncodeStochastic(RowType type, std::span<const float> row, uint64_t rounding_seed, char* out) {
+  constexpr int32_t kFloat16Least = 0x38800000, kFloat16Most = 0x477fe000;  // 2^-14, 65504.
+  constexpr int32_t kBfloat16Most = 0x7f7f0000;
+  if (type == RowType::kBfloat16) {
+    return EncodeRandomly<RowType::kBfloat16, 0, kBfloat16Most>(row, rounding_seed, out, Bfloat16Stochastic);
+  }
+  return EncodeRandomly<RowType::kFloat16, kFloat16Least, kFloat16Most>(row, rounding_seed, out, Float16Stochastic);
+}
+
 }  // namespace sparrow
 
 #else
@@ -160,6 +235,10 @@ void EncodeRows(RowType type, std::span<const float> rows, uint32_t dim, char* o
 
 void DecodeRows(RowType type, const char* in, uint64_t n, uint32_t dim, std::span<float> rows) {
   DecodeRowsCpu(type, in, n, dim, rows);
+}
+
+uint64_t EncodeStochastic(RowType type, std::span<const float> row, uint64_t rounding_seed, char* out) {
+  return EncodeStochasticCpu(type, row, rounding_seed, out);
 }
 
 }  // namespace sparrow

@@ -4,9 +4,10 @@
 // How the numbers of a row are stored or sent (proto/sparrow/v1/row_type.proto, whose numbers these are), and the two
 // 16-bit types, number by number. bfloat16 is the upper half of a float; float16 is IEEE 754's binary16.
 //
-// Both roundings keep infinities and turn a NaN into a quiet NaN of the same sign: tables and requests refuse them
-// elsewhere. A finite value never becomes an infinity: where rounding would make it one, it becomes the largest finite
-// value of its sign and is counted.
+// A finite value never becomes an infinity: where rounding would make it one, it becomes the largest finite value of its
+// sign and is counted. A NaN becomes a quiet NaN of the same sign. An infinity stays one when rounded to the nearest
+// (what is sent: tables and requests refuse it elsewhere), and counts as out of range when rounded stochastically (what
+// is stored: an update that left float32's range).
 
 #include <cstdint>
 #include <cstring>
@@ -110,7 +111,7 @@ SPARROW_HOST_DEVICE inline uint16_t ToFloat16(float value, uint64_t* saturated) 
 SPARROW_HOST_DEVICE inline uint16_t ToBfloat16Stochastic(float value, uint32_t random, uint64_t* saturated) {
   const uint32_t bits = row_type::Bits(value);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude >= row_type::kFloatInfinity) return ToBfloat16(value, saturated);
+  if (magnitude > row_type::kFloatInfinity) return ToBfloat16(value, saturated);
   const uint32_t rounded = (magnitude + (random >> 16)) >> 16;
   const uint32_t sign = (bits >> 16) & 0x8000;
   if (rounded > row_type::kBfloat16Max) {
@@ -123,7 +124,7 @@ SPARROW_HOST_DEVICE inline uint16_t ToBfloat16Stochastic(float value, uint32_t r
 SPARROW_HOST_DEVICE inline uint16_t ToFloat16Stochastic(float value, uint32_t random, uint64_t* saturated) {
   const uint32_t bits = row_type::Bits(value);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude >= row_type::kFloatInfinity) return ToFloat16(value, saturated);
+  if (magnitude > row_type::kFloatInfinity) return ToFloat16(value, saturated);
   const row_type::Float16Cut cut = row_type::CutToFloat16(magnitude);
   const uint32_t up = cut.cut > (random >> (32 - cut.cut_bits)) ? 1 : 0;  // With probability cut / 2^cut_bits.
   const uint32_t sign = (bits >> 16) & 0x8000;

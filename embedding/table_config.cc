@@ -133,6 +133,21 @@ absl::StatusOr<SparseOptimizer> ParseOptimizer(absl::string_view table, const v1
   return o;
 }
 
+absl::StatusOr<RowType> ParseStorage(const v1::TableConfig& config) {
+  switch (config.storage()) {
+    case v1::FLOAT32:
+      return RowType::kFloat32;
+    case v1::BFLOAT16:
+      return RowType::kBfloat16;
+    case v1::FLOAT16:
+      return RowType::kFloat16;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("table \"", config.name(), "\": storage is ", v1::RowType_Name(config.storage()),
+                       ", but weights are stored as FLOAT32, BFLOAT16 or FLOAT16; INT8 is for what is sent"));
+  }
+}
+
 absl::StatusOr<Initializer> ParseInitializer(const v1::TableConfig& config) {
   constexpr double kHashedBound = 0.01;
   const v1::InitializerConfig& initializer = config.initializer();
@@ -204,6 +219,7 @@ absl::StatusOr<TableSpec> ParseTableConfig(const v1::TableConfig& config, uint64
   }
   ASSIGN_OR_RETURN(spec.optimizer, ParseOptimizer(name, config.optimizer()));
   ASSIGN_OR_RETURN(spec.initializer, ParseInitializer(config));
+  ASSIGN_OR_RETURN(spec.storage, ParseStorage(config));
   spec.seed = RandomBits(job_seed, HashBytes(name));
   return spec;
 }

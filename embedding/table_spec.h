@@ -25,8 +25,9 @@ struct TableSpec {
   SparseOptimizer optimizer;
   Initializer initializer;
   uint64_t seed = 0;  // Of this table's initial values: a function of the job's seed and the table's name.
+  RowType storage = RowType::kFloat32;  // Of weights at rest; not kInt8.
 
-  RowLayout Layout() const { return RowLayout(dim, optimizer.kind); }
+  RowLayout Layout() const { return RowLayout(dim, optimizer.kind, storage); }
 };
 
 // "table \"user\" has 610 rows (ids 0 to 609), but id 610 was given": OutOfRange if a key does not belong to a bounded

@@ -15,6 +15,8 @@ struct TableStats {
   uint64_t rows = 0;        // Distinct rows.
   uint64_t evictions = 0;   // Rows moved from DRAM to the cold tier, since the start.
   uint64_t cold_reads = 0;  // Rows read from the cold tier, since the start.
+  uint64_t saturated_weights =
+      0;  // Weights beyond the range of a 16-bit storage, since the start: made its largest number.
 };
 
 }  // namespace sparrow

@@ -67,7 +67,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     if (mode == PullMode::kLook) return Look(keys, rows);
     return UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), [&](uint32_t position, const char* record) {
-      std::memcpy(rows.data() + uint64_t{position} * dim(), record, layout_.weight_bytes());
+      LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     });
   }
 
@@ -76,9 +76,10 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     CHECK_EQ(gradients.size(), keys.size() * dim());
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
+    const RowUpdate update(spec(), options);
     return UseRows(keys, RowIndex::kReferenced | RowIndex::kDirty, layout_.record_bytes(),
                    [&](uint32_t position, char* record) {
-                     UpdateRowCpu(spec(), options, gradients.data() + uint64_t{position} * dim(), record);
+                     saturated_.Add(update(keys[position], gradients.data() + uint64_t{position} * dim(), record));
                    });
   }
 
@@ -136,6 +137,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     stats.rows = rows_.load(std::memory_order_relaxed);
     stats.evictions = evictions_.load(std::memory_order_relaxed);
     stats.cold_reads = cold_reads_.load(std::memory_order_relaxed);
+    stats.saturated_weights = saturated_.value();
     return stats;
   }
 
@@ -190,7 +192,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
         if (in_cold != 0) {
           std::memcpy(dram_.Record(*entry), record, layout_.record_bytes());
         } else {
-          InitRowCpu(spec(), key, dram_.Record(*entry));
+          saturated_.Add(InitRowCpu(spec(), key, dram_.Record(*entry)));
           rows_.fetch_add(1, std::memory_order_relaxed);
         }
       }
@@ -206,7 +208,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     BatchPlan& plan = BatchPlan::OfThread();
     plan.Build(keys, dram_.stripes());
     dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, [&](uint32_t position, const char* record) {
-      std::memcpy(weights_of(position), record, layout_.weight_bytes());
+      LoadWeights(layout_, record, weights_of(position));
     });
     ColdRows cold;
     RETURN_IF_ERROR(ReadMissing(keys, &plan, &cold));
@@ -215,10 +217,9 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
       for (size_t i = 0; i < missing.size(); ++i) {
         const uint64_t at = cold.begin[s] + i;
         if (cold.found[at] != 0) {
-          std::memcpy(weights_of(missing[i]), cold.records.data() + at * layout_.record_bytes(),
-                      layout_.weight_bytes());
+          LoadWeights(layout_, cold.records.data() + at * layout_.record_bytes(), weights_of(missing[i]));
         } else {
-          InitWeights(spec().initializer, spec().seed, keys[missing[i]], dim(), weights_of(missing[i]));
+          LoadInitialWeights(spec(), keys[missing[i]], weights_of(missing[i]));
         }
       }
     });
@@ -329,6 +330,8 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
 
   absl::Mutex mu_;  // Export and ReleaseMemory hold it alone; everybody else shares it. Taken before a stripe's.
   DramTier dram_;
+
+  SaturationCount saturated_;
 
   // Relaxed: counts for Stats and hints for Settle. A thread that finds a key missing in DRAM because it was evicted
   // has taken the stripe's lock after the evicting thread added to disk_rows_, so it does not see 0 there.

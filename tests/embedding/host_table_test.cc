@@ -12,7 +12,7 @@ class HostHome final : public TableHome {
 };
 
 INSTANTIATE_TEST_SUITE_P(Host, TableContract,
-                         testing::Values(TableKind{"Host", [] { return std::make_unique<HostHome>(); }}),
+                         testing::ValuesIn(WithEveryStorage({{"Host", [] { return std::make_unique<HostHome>(); }}})),
                          testing::PrintToStringParamName());
 
 std::vector<Key> KeysFrom(Key first, size_t n) {

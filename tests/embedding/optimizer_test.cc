@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "embedding/apply.h"
+#include "embedding/row_codec.h"
 #include "embedding/row_layout.h"
 #include "tests/support/table_specs.h"
 
@@ -135,7 +136,7 @@ TEST_P(Optimizer, FiftyUpdatesStayWithTheFormula) {
   for (int t = 1; t <= 50; ++t) {
     std::vector<float> gradient(kDim);
     for (float& x : gradient) x = std::uniform_real_distribution<float>(-1, 1)(random);
-    UpdateRowCpu(spec, {.gradient_scale = 0.5, .learning_rate_factor = 0.25}, gradient.data(), bytes);
+    RowUpdate(spec, {.gradient_scale = 0.5, .learning_rate_factor = 0.25})(4, gradient.data(), bytes);
     reference = Reference(spec.optimizer, 0.13 * 0.25, 0.5, t, Doubles(gradient.begin(), gradient.end()), reference);
   }
   for (uint32_t i = 0; i < kDim; ++i) EXPECT_NEAR(layout.Weights(bytes)[i], reference.w[i], 3e-5) << i;
@@ -151,8 +152,8 @@ TEST_P(Optimizer, AGradientOfZeroLeavesFiniteNumbers) {
   char* const bytes = reinterpret_cast<char*>(record.data());
   InitRowCpu(spec, 4, bytes);
   for (const double factor : {1.0, 0.0}) {  // A schedule may start at 0.
-    UpdateRowCpu(spec, {.learning_rate_factor = factor}, std::vector<float>(4, 0.0f).data(), bytes);
-    UpdateRowCpu(spec, {.learning_rate_factor = factor}, std::vector<float>(4, 1e-30f).data(), bytes);
+    RowUpdate(spec, {.learning_rate_factor = factor})(4, std::vector<float>(4, 0.0f).data(), bytes);
+    RowUpdate(spec, {.learning_rate_factor = factor})(4, std::vector<float>(4, 1e-30f).data(), bytes);
     for (uint64_t i = 0; i < layout.metadata_offset() / 4; ++i) ASSERT_TRUE(std::isfinite(record[i])) << i;
   }
 }
@@ -239,7 +240,7 @@ TEST(Ftrl, ANewRowReproducesItsInitialWeights) {
   char* const bytes = reinterpret_cast<char*>(record.data());
   InitRowCpu(spec, 77, bytes);
   const std::vector<float> initial(record.begin(), record.begin() + 64);
-  UpdateRowCpu(spec, {}, std::vector<float>(64, 0.0f).data(), bytes);
+  RowUpdate(spec, {})(77, std::vector<float>(64, 0.0f).data(), bytes);
   for (size_t i = 0; i < initial.size(); ++i) {
     EXPECT_NE(initial[i], 0);
     EXPECT_NEAR(record[i], initial[i], 1e-6 * std::fabs(initial[i]) + 1e-8) << i;
@@ -270,6 +271,44 @@ TEST(RowLayout, CountsWeightsStateAndMetadata) {
     EXPECT_EQ(layout.slot_bytes() % 16, 0u);
     EXPECT_LT(layout.slot_bytes() - layout.record_bytes(), 16u);
   }
+}
+
+TEST(RowLayout, SixteenBitWeightsTakeTwoBytesAndTheStateBeginsAtAMultipleOfFour) {
+  for (const RowType storage : {RowType::kBfloat16, RowType::kFloat16}) {
+    EXPECT_EQ(RowLayout(64, SparseOptimizerKind::kRowwiseAdagrad, storage).record_bytes(), 2 * 64 + 4 + 16u);
+    EXPECT_EQ(RowLayout(5, SparseOptimizerKind::kAdam, storage).record_bytes(), 2 * 5 + 2 + 4 * 10 + 16u);
+    EXPECT_EQ(RowLayout(1, SparseOptimizerKind::kSgd, storage).record_bytes(), 4 + 16u);
+  }
+}
+
+TEST(MeanSquare, VectorsEqualThePlainLoopBitForBit) {
+  std::mt19937_64 random(6);
+  std::uniform_real_distribution<float> uniform(-3, 3);
+  for (uint32_t dim = 1; dim <= 300; ++dim) {
+    std::vector<float> gradient(dim);
+    double expected = 0;
+    for (float& g : gradient) g = uniform(random);
+    for (const float g : gradient) expected += 0.3 * 0.3 * g * g;
+    const double plain = MeanSquare(gradient.data(), dim, 0.3f);
+    ASSERT_EQ(MeanSquareSimd(gradient.data(), dim, 0.3f), plain) << dim;
+    ASSERT_NEAR(plain, expected / dim, 1e-6 * plain);
+  }
+}
+
+// Twice the same from the same record, and another rounding for another key, update or table.
+TEST_P(Optimizer, RoundingIsAFunctionOfTableKeyAndUpdate) {
+  TableSpec spec = TestSpec("t", 33, GetParam());
+  spec.storage = RowType::kBfloat16;
+  const auto updated = [](const TableSpec& spec, Key key, int updates) {
+    std::string record(spec.Layout().record_bytes(), '\x7f');
+    InitRowCpu(spec, 4, record.data());
+    for (int i = 0; i < updates; ++i) RowUpdate(spec, {})(key, std::vector<float>(33, 0.01f).data(), record.data());
+    return record;
+  };
+  EXPECT_EQ(updated(spec, 4, 3), updated(spec, 4, 3));
+  EXPECT_NE(updated(spec, 4, 1), updated(spec, 5, 1));
+  EXPECT_NE(RoundingSeed(1, 4, 1), RoundingSeed(1, 4, 2));
+  EXPECT_NE(RoundingSeed(1, 4, 1), RoundingSeed(2, 4, 1));
 }
 
 TEST(CheckGradients, LimitsTheScaledGradient) {

@@ -312,6 +312,43 @@ TEST(RowCodec, WireBytesAsDocumented) {
   EXPECT_EQ(RowWireBytes(RowType::kInt8, 64), 68u);
 }
 
+TEST(RowCodec, StochasticVectorsEqualThePlainLoopBitForBit) {
+  std::mt19937_64 random(21);
+  const std::vector<float> awkward = AwkwardFloats();
+  for (int round = 0; round < 20'000; ++round) {
+    std::vector<float> row(1 + random() % 70);
+    for (float& value : row) {
+      value = static_cast<float>(static_cast<double>(random() % 2'000'000) / 1e6 - 1);
+      if (round % 2 == 0 && random() % 8 == 0) value = awkward[random() % awkward.size()];
+      if (round % 64 == 0) value = round % 128 == 0 ? kInfinity : -kInfinity;
+      if (round % 4 == 1) value = row_type::FloatOfBits(static_cast<uint32_t>(random()));
+    }
+    for (const RowType type : {RowType::kBfloat16, RowType::kFloat16}) {
+      std::string fast(2 * row.size() + 1, '\x5a'), plain = fast;
+      const uint64_t seed = random();
+      ASSERT_EQ(EncodeStochastic(type, row, seed, fast.data()), EncodeStochasticCpu(type, row, seed, plain.data()));
+      ASSERT_TRUE(fast == plain) << round;
+    }
+  }
+}
+
+// With the bits that tables use: over the updates of a row, over rows, and over columns.
+TEST(RowCodec, RoundingBitsAreUnbiasedAlongEveryAxis) {
+  constexpr int kRounds = 100'000;
+  const float value = 1 + 0.3f * 0x1p-7f;
+  const auto mean = [&](auto bits) {
+    uint64_t saturated = 0;
+    double sum = 0;
+    for (int i = 0; i < kRounds; ++i) sum += FromBfloat16(ToBfloat16Stochastic(value, bits(i), &saturated));
+    return sum / kRounds;
+  };
+  const double bound = 5 * 0x1p-7 * std::sqrt(0.3 * 0.7 / kRounds);
+  EXPECT_NEAR(mean([](int i) { return RoundingBits(RoundingSeed(3, 17, i), 5); }), value, bound);
+  EXPECT_NEAR(mean([](int i) { return RoundingBits(RoundingSeed(3, i, 1), 5); }), value, bound);
+  EXPECT_NEAR(mean([](int i) { return RoundingBits(RoundingSeed(i, 17, 1), 0); }), value, bound);
+  EXPECT_NEAR(mean([](int i) { return RoundingBits(RoundingSeed(3, 17, 1), static_cast<uint32_t>(i)); }), value, bound);
+}
+
 // Every value between two neighbours goes up with the probability of its distance, so the mean is the value.
 TEST(RowCodec, StochasticRoundingIsUnbiased) {
   std::mt19937 random(13);
@@ -373,7 +410,10 @@ TEST(RowCodec, StochasticRoundingKeepsValuesThatNeedNoneAndTakesANeighbourOtherw
     saturated = 0;
     EXPECT_EQ(round(kFloatMax, &saturated) & 0x7fff, half.magnitudes.size() - 1);
     EXPECT_LE(saturated, 1u);
-    EXPECT_EQ(ValueOf(round(-kInfinity, &saturated), half.exponent_bits), -kInfinity);
+    saturated = 0;
+    EXPECT_EQ(ValueOf(round(-kInfinity, &saturated), half.exponent_bits), -half.largest);
+    EXPECT_EQ(saturated, 1u);
+    EXPECT_TRUE(std::isnan(ValueOf(round(std::nanf(""), &saturated), half.exponent_bits)));
   }
 }
 

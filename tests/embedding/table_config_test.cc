@@ -54,6 +54,17 @@ TEST(TableConfig, BecomesASpec) {
   EXPECT_EQ(spec->seed, RandomBits(11, HashBytes("a.b-c_9")));
 }
 
+TEST(TableConfig, StorageIsAFloatTypeAndPartOfTheFingerprint) {
+  const auto with = [](const std::string& storage) { return Config(std::string(kGood) + " storage: " + storage); };
+  EXPECT_EQ(ParseTableConfig(Config(kGood), 1)->storage, RowType::kFloat32);
+  EXPECT_EQ(ParseTableConfig(with("BFLOAT16"), 1)->storage, RowType::kBfloat16);
+  EXPECT_EQ(ParseTableConfig(with("FLOAT16"), 1)->storage, RowType::kFloat16);
+  EXPECT_THAT(ErrorOf(with("INT8")), AllOf(HasSubstr("table \"user\": storage is INT8"), HasSubstr("FLOAT16")));
+  const ShardAssignment shards = ShardAssignment::RowWise(1);
+  const std::vector<v1::TableConfig> bfloat16 = {with("BFLOAT16")}, float16 = {with("FLOAT16")};
+  EXPECT_NE(ConfigFingerprint(bfloat16, 1, shards), ConfigFingerprint(float16, 1, shards));
+}
+
 TEST(TableConfig, TakesEveryParameterOfEveryOptimizer) {
   const auto parse = [](const std::string& kind) {
     v1::TableConfig config = Config(kGood);

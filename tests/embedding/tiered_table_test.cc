@@ -31,7 +31,8 @@ TableKind Kind(std::string name, uint64_t budget_bytes) {
 
 // Nothing ever evicted; evictions now and then; one row a stripe, so that every batch evicts what it just brought in.
 INSTANTIATE_TEST_SUITE_P(Tiered, TableContract,
-                         testing::Values(Kind("Roomy", uint64_t{1} << 30), Kind("Small", 32 << 10), Kind("Tiny", 1)),
+                         testing::ValuesIn(WithEveryStorage({Kind("Roomy", uint64_t{1} << 30), Kind("Small", 32 << 10),
+                                                             Kind("Tiny", 1)})),
                          testing::PrintToStringParamName());
 
 std::vector<Key> KeysFrom(Key first, size_t n) {

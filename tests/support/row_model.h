@@ -40,20 +40,23 @@ class RowModel {
     std::vector<float> rows(keys.size() * spec_.dim);
     for (size_t i = 0; i < keys.size(); ++i) {
       const std::string record = mode == PullMode::kCreate ? Row(keys[i]) : Peek(keys[i]);
-      std::memcpy(rows.data() + i * spec_.dim, record.data(), layout_.weight_bytes());
+      LoadWeights(layout_, record.data(), rows.data() + i * spec_.dim);
     }
     return rows;
   }
 
   void Apply(std::span<const Key> keys, std::span<const float> gradients, const ApplyOptions& options) {
+    const RowUpdate update(spec_, options);
     for (size_t i = 0; i < keys.size(); ++i) {
-      UpdateRowCpu(spec_, options, gradients.data() + i * spec_.dim, Row(keys[i]).data());
+      saturated_ += update(keys[i], gradients.data() + i * spec_.dim, Row(keys[i]).data());
     }
   }
 
   void Import(Key key, std::string record) { records_[{BucketOf(key), key}] = std::move(record); }
 
   const Records& records() const { return records_; }
+  // Weights that the storage's range did not hold, of rows made and of updates.
+  uint64_t saturated() const { return saturated_; }
 
  private:
   std::string Peek(Key key) const {
@@ -63,11 +66,16 @@ class RowModel {
     InitRowCpu(spec_, key, record.data());
     return record;
   }
-  std::string& Row(Key key) { return records_.try_emplace({BucketOf(key), key}, Peek(key)).first->second; }
+  std::string& Row(Key key) {
+    const auto [at, is_new] = records_.try_emplace({BucketOf(key), key}, layout_.record_bytes(), '\0');
+    if (is_new) saturated_ += InitRowCpu(spec_, key, at->second.data());
+    return at->second;
+  }
 
   const TableSpec spec_;
   const RowLayout layout_;
   Records records_;
+  uint64_t saturated_ = 0;
 };
 
 }  // namespace sparrow

@@ -2,7 +2,8 @@
 #define SPARROW_TESTS_SUPPORT_TABLE_CONTRACT_H_
 
 // What every table promises (embedding/table.h), as one suite. A test of a kind of table instantiates it:
-//   INSTANTIATE_TEST_SUITE_P(Host, TableContract, testing::Values(TableKind{...}));
+//   INSTANTIATE_TEST_SUITE_P(Host, TableContract, testing::ValuesIn(WithEveryStorage({{"Host", ...}})),
+//                            testing::PrintToStringParamName());
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,8 +35,18 @@ class TableHome {
 struct TableKind {
   std::string name;
   std::function<std::unique_ptr<TableHome>()> make_home;
+  RowType storage = RowType::kFloat32;
   friend std::ostream& operator<<(std::ostream& out, const TableKind& kind) { return out << kind.name; }
 };
+
+inline std::vector<TableKind> WithEveryStorage(const std::vector<TableKind>& kinds) {
+  std::vector<TableKind> all = kinds;
+  for (const TableKind& kind : kinds) {
+    all.push_back({kind.name + "Bfloat16", kind.make_home, RowType::kBfloat16});
+    all.push_back({kind.name + "Float16", kind.make_home, RowType::kFloat16});
+  }
+  return all;
+}
 
 inline std::vector<float> RandomFloats(size_t n, float bound, std::mt19937_64* random) {
   std::uniform_real_distribution<float> uniform(-bound, bound);
@@ -53,6 +64,24 @@ inline std::vector<Key> ScatteredKeys(size_t n, uint64_t seed) {
 class TableContract : public testing::TestWithParam<TableKind> {
  protected:
   void SetUp() override { home_ = GetParam().make_home(); }
+
+  // Hides sparrow::TestSpec, so that every test here is of the storage it runs for.
+  static TableSpec TestSpec(std::string name, uint32_t dim, SparseOptimizerKind kind, uint64_t bounded_rows = 0) {
+    TableSpec spec = sparrow::TestSpec(std::move(name), dim, kind, bounded_rows);
+    spec.storage = GetParam().storage;
+    return spec;
+  }
+  // How far one rounding of a number of this magnitude may be off.
+  static double Unit(double magnitude) {
+    switch (GetParam().storage) {
+      case RowType::kBfloat16:
+        return std::max(std::fabs(magnitude), 0x1p-126) * 0x1p-7;
+      case RowType::kFloat16:
+        return std::max(std::fabs(magnitude), 0x1p-14) * 0x1p-10;
+      default:
+        return 0;
+    }
+  }
 
   std::unique_ptr<Table> Make(TableSpec spec) { return home_->Make(std::move(spec)); }
 
@@ -84,7 +113,8 @@ TEST_P(TableContract, AbsentRowsHaveTheInitialValueOfTheirKey) {
   for (size_t i = 0; i < keys.size(); ++i) {
     for (uint32_t column = 0; column < 3; ++column) {
       const uint64_t row_seed = RandomBits(spec.seed, keys[i]);
-      ASSERT_EQ(rows[3 * i + column], static_cast<float>(0.25 * (2 * RandomUniform(row_seed, column) - 1)));
+      const float expected = static_cast<float>(0.25 * (2 * RandomUniform(row_seed, column) - 1));
+      ASSERT_NEAR(rows[3 * i + column], expected, Unit(expected));
     }
   }
   EXPECT_EQ(table->Stats().rows, keys.size());
@@ -178,13 +208,15 @@ TEST_P(TableContract, AnyDimensionEqualsAScalarReferenceAndSurvivesASave) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const double g = 0.5 * gradients[i];
       const double expected = initial[i] - 2 * 0.13 * g / (std::sqrt(0.3 + g * g) + 1e-3);
-      ASSERT_NEAR(rows[i], expected, 1e-6) << i;
+      ASSERT_NEAR(rows[i], expected, 1e-6 + Unit(expected)) << i;
     }
     const Records saved = MustExport(table.get());
     spec.name += "restored";
     const auto restored = Make(spec);
     for (const auto& [at, record] : saved) {
-      ASSERT_EQ(record.size(), 4 * 2 * dim + 16);  // Weights, state, metadata: no padding.
+      // Weights, state, metadata; padding only to the next 4 bytes.
+      const uint32_t weight_bytes = GetParam().storage == RowType::kFloat32 ? 4 * dim : 2 * (dim + dim % 2);
+      ASSERT_EQ(record.size(), weight_bytes + 4 * dim + 16);
       ASSERT_TRUE(restored->Import(at.second, record).ok());
     }
     EXPECT_EQ(MustPull(restored.get(), keys), rows);
@@ -335,11 +367,51 @@ TEST_P(TableContract, AnImportReplacesTheRow) {
 
 TEST_P(TableContract, AnImportOfAnotherSizeIsRefusedWithBothSizes) {
   const auto table = Make(TestSpec("t", 2, SparseOptimizerKind::kSgd));
-  const absl::Status status = table->Import(3, std::string(20, '\0'));
+  const absl::Status status = table->Import(3, std::string(21, '\0'));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(testing::HasSubstr("has 20 bytes"), testing::HasSubstr("optimizer has 24")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(testing::HasSubstr("has 21 bytes"),
+                     testing::HasSubstr("optimizer has " + std::to_string(table->spec().Layout().record_bytes()))));
   EXPECT_EQ(table->Stats().rows, 0u);
+}
+
+TEST_P(TableContract, WeightsOutOfRangeBecomeTheLargestAndAreCounted) {
+  if (GetParam().storage == RowType::kFloat32) return;  // Its range is the arithmetic's.
+  const double largest = GetParam().storage == RowType::kFloat16 ? 65504 : std::ldexp(255, 120);
+  TableSpec spec = TestSpec("t", 3, SparseOptimizerKind::kSgd);
+  spec.optimizer = {.kind = SparseOptimizerKind::kSgd, .learning_rate = 1e30};
+  spec.initializer = {InitializerKind::kConstant, 0.5};
+  const auto table = Make(spec);
+  const std::vector<Key> keys = {7, 8, 9};
+  // Up and down beyond the range (of float32 too), and not at all.
+  MustApply(table.get(), keys, std::vector<float>{-1e9f, 1e9f, 0, 0, 0, 1e9f, 0, 0, 0});
+  const float top = static_cast<float>(largest);
+  EXPECT_THAT(MustPull(table.get(), keys), testing::ElementsAre(top, -top, 0.5f, 0.5f, 0.5f, -top, 0.5f, 0.5f, 0.5f));
+  EXPECT_EQ(table->Stats().saturated_weights, 3u);
+  MustPull(table.get(), keys);  // Is no update.
+  EXPECT_EQ(table->Stats().saturated_weights, 3u);
+}
+
+TEST_P(TableContract, StochasticRoundingLosesNoSmallStepOnAverage) {
+  // A step of 1/16 of a bfloat16 unit: rounded to the nearest, no row would ever move.
+  constexpr uint32_t kDim = 16;
+  constexpr int kSteps = 64;
+  const double unit = GetParam().storage == RowType::kFloat16 ? 0x1p-10 : 0x1p-7;
+  TableSpec spec = TestSpec("t", kDim, SparseOptimizerKind::kSgd);
+  spec.optimizer = {.kind = SparseOptimizerKind::kSgd, .learning_rate = unit / 16};
+  spec.initializer = {InitializerKind::kConstant, 1};
+  const auto table = Make(spec);
+  const std::vector<Key> keys = ScatteredKeys(1000, 5);
+  for (int step = 0; step < kSteps; ++step) {
+    MustApply(table.get(), keys, std::vector<float>(keys.size() * kDim, -1.0f), {.step = static_cast<uint64_t>(step)});
+  }
+  const std::vector<float> rows = MustPull(table.get(), keys);
+  double sum = 0;
+  for (const float weight : rows) sum += weight;
+  // A weight's variance is at most kSteps * unit^2 / 4; five standard deviations of the mean.
+  const double bound = 5 * unit * std::sqrt(kSteps / 4.0 / static_cast<double>(rows.size()));
+  EXPECT_NEAR(sum / static_cast<double>(rows.size()), 1 + kSteps * unit / 16, bound);
 }
 
 // Each row's weights start equal and every gradient of a row is the same in all columns, so a row seen half-updated has
