@@ -1,14 +1,23 @@
 #include "base/metrics.h"
 
+#include <netdb.h>
 #include <prometheus/counter.h>
 #include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/address.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace sparrow {
 
@@ -59,13 +68,43 @@ sparrow::Histogram Metrics::AddHistogram(const std::string& name, const std::str
       &prometheus::BuildHistogram().Name(name).Help(help).Register(*state_->registry).Add(labels, bounds));
 }
 
+namespace {
+
+// Binds and lets go: CivetWeb, which listens afterwards, does not say why it cannot.
+absl::Status TryToBind(const HostPort& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
+  if (error != 0) return absl::UnavailableError(absl::StrCat("the host is not found: ", gai_strerror(error)));
+  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, 1) == 0) return absl::OkStatus();
+  const char* remedy = "";
+  if (errno == EADDRINUSE) remedy = ": choose another port, or 0 for a free one";
+  if (errno == EADDRNOTAVAIL) remedy = ": name a host or address of this machine";
+  if (errno == EACCES) remedy = ": choose a port from 1024 on";
+  return absl::UnavailableError(absl::StrCat(std::strerror(errno), remedy));
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
   CHECK(state_->exposer == nullptr) << "Serve is called once";
+  RETURN_IF_ERROR(Annotate(CheckAddress(address, AddressUse::kListenOnTcp), "--metrics"));
+  ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(address));
+  RETURN_IF_ERROR(Annotate(TryToBind(parsed), absl::StrCat("--metrics ", address, ": cannot listen")));
   try {
     state_->exposer = std::make_unique<prometheus::Exposer>(address, 1);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("--metrics ", address, ": cannot listen (", error.what(),
-                                               "); is the port in use, or the host not this machine's?"));
+  } catch (const std::exception&) {  // Its words say nothing of the reason.
+    return absl::UnavailableError(absl::StrCat("--metrics ", address,
+                                               ": the web server cannot listen there; write an IP address of this ",
+                                               "machine for the host, and a free port"));
   }
   state_->exposer->RegisterCollectable(state_->registry);
   const std::vector<int> ports = state_->exposer->GetListeningPorts();

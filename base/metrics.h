@@ -81,7 +81,8 @@ class Metrics {
                                   const std::vector<double>& bounds = LatencyBuckets());
 
   // Serves GET /metrics on HOST:PORT (port 0 picks one) until destruction; returns HOST:PORT as bound. At most once.
-  // Unavailable names the address if it cannot be bound.
+  // What is wrong is said with the flag --metrics, the address and the reason: InvalidArgument if it is no HOST:PORT,
+  // Unavailable if it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address);
 
   // What /metrics would answer.

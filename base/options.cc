@@ -23,8 +23,11 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
+// As it is written in help and messages.
+std::string FlagOf(const Option& option) { return absl::StrCat("--", absl::StrReplaceAll(option.name, {{"_", "-"}})); }
+
 absl::Status SetOption(const Option& option, const std::string& text) {
-  const std::string flag = absl::StrCat("--", option.name);
+  const std::string flag = FlagOf(option);
   return std::visit(
       Overloaded{
           [&](std::string* value) {
@@ -56,6 +59,14 @@ absl::Status SetOption(const Option& option, const std::string& text) {
             *target.value = *bytes;
             return absl::OkStatus();
           },
+          [&](const AddressFlag& target) {
+            if (!text.empty() || !target.may_be_empty) {
+              const absl::Status status = CheckAddress(text, target.use);
+              if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(flag, "=", status.message()));
+            }
+            *target.value = text;
+            return absl::OkStatus();
+          },
       },
       option.target);
 }
@@ -65,13 +76,14 @@ std::string CurrentValue(const Option& option) {
                                [](std::vector<std::string>* value) { return absl::StrJoin(*value, ","); },
                                [](bool* value) { return std::string(*value ? "true" : "false"); },
                                [](const IntFlag& target) { return absl::StrCat(*target.value); },
-                               [](const BytesFlag& target) { return FormatBytes(*target.value); }},
+                               [](const BytesFlag& target) { return FormatBytes(*target.value); },
+                               [](const AddressFlag& target) { return *target.value; }},
                     option.target);
 }
 
 absl::Status UnknownFlag(absl::string_view name, const std::vector<Option>& options) {
   std::vector<std::string> flags;
-  for (const Option& option : options) flags.push_back(absl::StrCat("--", option.name));
+  for (const Option& option : options) flags.push_back(FlagOf(option));
   const std::string flag = absl::StrCat("--", name);
   const std::string hint = NearestHint(flag, flags);
   return absl::InvalidArgumentError(
@@ -83,7 +95,7 @@ absl::Status UnknownFlag(absl::string_view name, const std::vector<Option>& opti
 absl::StatusOr<ParsedArguments> ParseArguments(const std::vector<std::string>& arguments,
                                                const std::vector<Option>& options) {
   std::map<std::string, const Option*> by_name;
-  for (const Option& option : options) by_name[absl::StrReplaceAll(option.name, {{"_", "-"}})] = &option;
+  for (const Option& option : options) by_name[FlagOf(option)] = &option;
 
   ParsedArguments parsed;
   std::set<const Option*> seen;
@@ -104,11 +116,11 @@ absl::StatusOr<ParsedArguments> ParseArguments(const std::vector<std::string>& a
     }
     const std::pair<std::string, std::string> parts = absl::StrSplit(argument.substr(2), absl::MaxSplits('=', 1));
     const bool has_value = argument.find('=') != std::string::npos;
-    const auto found = by_name.find(absl::StrReplaceAll(parts.first, {{"_", "-"}}));
+    const auto found = by_name.find(absl::StrCat("--", absl::StrReplaceAll(parts.first, {{"_", "-"}})));
     if (found == by_name.end()) return UnknownFlag(parts.first, options);
     const Option& option = *found->second;
     if (!seen.insert(&option).second && !std::holds_alternative<std::vector<std::string>*>(option.target)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", option.name, " is given twice"));
+      return absl::InvalidArgumentError(absl::StrCat(FlagOf(option), " is given twice"));
     }
     if (has_value) {
       RETURN_IF_ERROR(SetOption(option, parts.second));
@@ -117,13 +129,13 @@ absl::StatusOr<ParsedArguments> ParseArguments(const std::vector<std::string>& a
     } else if (i + 1 < arguments.size()) {
       RETURN_IF_ERROR(SetOption(option, arguments[++i]));
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("--", option.name, " needs a value"));
+      return absl::InvalidArgumentError(absl::StrCat(FlagOf(option), " needs a value"));
     }
   }
   if (!parsed.help) {
     for (const Option& option : options) {
       if (option.required && seen.count(&option) == 0)
-        return absl::InvalidArgumentError(absl::StrCat("--", option.name, " is required: ", option.help));
+        return absl::InvalidArgumentError(absl::StrCat(FlagOf(option), " is required: ", option.help));
     }
   }
   return parsed;
@@ -136,7 +148,7 @@ std::string HelpText(const Usage& usage, const std::vector<Option>& options) {
   for (const Option& option : options) {
     const std::string value = CurrentValue(option);
     absl::StrAppend(
-        &text, "  --", option.name, std::holds_alternative<bool*>(option.target) ? "" : "=VALUE",
+        &text, "  ", FlagOf(option), std::holds_alternative<bool*>(option.target) ? "" : "=VALUE",
         option.required ? "  (required)" : (value.empty() ? std::string() : absl::StrCat("  (default ", value, ")")),
         "\n      ", option.help, "\n");
   }
@@ -146,7 +158,7 @@ std::string HelpText(const Usage& usage, const std::vector<Option>& options) {
 
 std::string FormatOptions(const std::vector<Option>& options) {
   return absl::StrJoin(options, " ", [](std::string* out, const Option& option) {
-    absl::StrAppend(out, "--", option.name, "=", CurrentValue(option));
+    absl::StrAppend(out, FlagOf(option), "=", CurrentValue(option));
   });
 }
 

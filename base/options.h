@@ -2,9 +2,8 @@
 #define SPARROW_BASE_OPTIONS_H_
 
 // Command-line options, each declared once: a table row gives the flag, the field it sets, its bounds and its help. The
-// table does parsing,
-// --help and the start-up print. Flags are written --name=value or --name value; a bool flag may stand alone. '-' and
-// '_' are the same in names.
+// table does parsing, --help and the start-up print. Flags are written --name=value or --name value; a bool flag may
+// stand alone. '-' and '_' are the same in names; we write '-'.
 
 #include <cstdint>
 #include <limits>
@@ -14,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/address.h"
 
 namespace sparrow {
 
@@ -27,9 +27,15 @@ struct IntFlag {
 struct BytesFlag {
   uint64_t* value;
 };
+// HOST:PORT (base/address.h). Empty is refused unless it says "none".
+struct AddressFlag {
+  std::string* value;
+  AddressUse use;
+  bool may_be_empty = false;
+};
 struct Option {
   std::string name;  // Without dashes.
-  std::variant<std::string*, std::vector<std::string>*, bool*, IntFlag, BytesFlag>
+  std::variant<std::string*, std::vector<std::string>*, bool*, IntFlag, BytesFlag, AddressFlag>
       target;  // A vector collects repeats.
   std::string help;
   bool required = false;

@@ -43,7 +43,8 @@ std::string JobAuc(const v1::JobStatus& job) {
 std::optional<int> Connect(const Usage& usage, const Arguments& arguments, std::vector<std::string>* positional,
                            std::unique_ptr<CoordinatorLink>* link) {
   std::string coordinator = kDefaultCoordinator;
-  const std::vector<Option> options = {{"coordinator", &coordinator, kCoordinatorHelp, false}};
+  const std::vector<Option> options = {
+      {"coordinator", AddressFlag{&coordinator, AddressUse::kConnect}, kCoordinatorHelp, false}};
   if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, positional)) return exit;
   absl::StatusOr<std::unique_ptr<CoordinatorLink>> connected = ConnectToCoordinator(coordinator);
   if (!connected.ok()) return Fail(connected.status());

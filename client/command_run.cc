@@ -36,7 +36,8 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
        false},
       {"checkpoint-root", &cluster.checkpoint_root, "Directory that checkpoints are written under.", false},
       {"resume", &resume, "Goes on from this checkpoint, a directory under --checkpoint-root.", false},
-      {"metrics", &cluster.metrics, "Serves Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one.", false},
+      {"metrics", AddressFlag{&cluster.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},
+       "Serves Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one.", false},
   };
   const Usage usage{
       "sparrowctl run", "JOB",

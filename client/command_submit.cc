@@ -20,7 +20,7 @@ int SubmitCommand(const Arguments& arguments, Interrupt* interrupt) {
   std::string resume;
   bool watch = false;
   const std::vector<Option> options = {
-      {"coordinator", &coordinator, kCoordinatorHelp, false},
+      {"coordinator", AddressFlag{&coordinator, AddressUse::kConnect}, kCoordinatorHelp, false},
       {"watch", &watch, "Stays and shows progress until the job has ended.", false},
       {"set", &sets, "Changes the job: --set train.batch_size=512. May be repeated.", false},
       {"json", &outputs.json, "With --watch: writes the summary to this file as one JSON object.", false},
@@ -60,7 +60,7 @@ int WatchCommand(const Arguments& arguments, Interrupt* interrupt) {
   std::string coordinator = kDefaultCoordinator;
   JobOutputs outputs;
   const std::vector<Option> options = {
-      {"coordinator", &coordinator, kCoordinatorHelp, false},
+      {"coordinator", AddressFlag{&coordinator, AddressUse::kConnect}, kCoordinatorHelp, false},
       {"json", &outputs.json, "Writes the summary to this file as one JSON object.", false},
       {"losses", &outputs.losses, "Writes the loss curve to this file as CSV: step,loss.", false},
   };

@@ -1,7 +1,7 @@
 // sparrow-coordinator: see Usage below, and coordinator/coordinator.h.
 
-#include <cstdlib>
 #include <cstdio>
+#include <cstdlib>
 
 #include "absl/time/time.h"
 #include "base/log.h"
@@ -32,9 +32,10 @@ int Main(const std::vector<std::string>& arguments) {
   int64_t lease_ms = absl::ToInt64Milliseconds(options.lease);
   int64_t heartbeat_ms = absl::ToInt64Milliseconds(options.heartbeat);
   const std::vector<Option> table = {
-      {"listen", &options.listen, "HOST:PORT to listen on; port 0 picks a free one."},
+      {"listen", AddressFlag{&options.listen, AddressUse::kListen}, "HOST:PORT to listen on; port 0 picks a free one."},
       {"state", &options.state, "Directory that keeps the jobs over a restart; it is made if it is not there."},
-      {"metrics", &options.metrics, "HOST:PORT at which Prometheus finds /metrics; not served if empty."},
+      {"metrics", AddressFlag{&options.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},
+       "HOST:PORT at which Prometheus finds /metrics; port 0 picks a free one; not served if empty."},
       {"lease-ms", IntFlag{&lease_ms, 20, 3'600'000},
        "A server or worker that is not heard of for this long counts as gone, and its job fails."},
       {"heartbeat-ms", IntFlag{&heartbeat_ms, 10, 60'000},
@@ -51,7 +52,6 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!parsed->positional.empty()) return fail("\"" + parsed->positional[0] + "\" is no flag; see --help");
-  if (options.listen.empty()) return fail("--listen is empty; give HOST:PORT");
   options.lease = absl::Milliseconds(lease_ms);
   options.heartbeat = absl::Milliseconds(heartbeat_ms);
 

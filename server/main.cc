@@ -53,9 +53,11 @@ int Main(const std::vector<std::string>& arguments) {
 
   ServerOptions options;
   const std::vector<Option> table = {
-      {"coordinator", &options.coordinator, "HOST:PORT of the coordinator.", /*required=*/true},
-      {"listen", &options.listen, "HOST:PORT or unix:PATH to listen on; port 0 picks a free one."},
-      {"advertise", &options.advertise,
+      {"coordinator", AddressFlag{&options.coordinator, AddressUse::kConnect}, "HOST:PORT of the coordinator.",
+       /*required=*/true},
+      {"listen", AddressFlag{&options.listen, AddressUse::kListen},
+       "HOST:PORT or unix:PATH to listen on; port 0 picks a free one."},
+      {"advertise", AddressFlag{&options.advertise, AddressUse::kConnect, /*may_be_empty=*/true},
        "Address at which workers find this server. Default: this machine's address towards the coordinator."},
       {"data", &options.data,
        "Directory for rows that do not fit in memory, this server's alone; what is in it does not outlive the server."},
@@ -63,7 +65,8 @@ int Main(const std::vector<std::string>& arguments) {
        "Memory for rows and their index, as in 4GiB; the rest goes to --data."},
       {"checkpoint-root", &options.checkpoint_root,
        "Directory under which checkpoints lie: the same shared one for all members of the cluster."},
-      {"metrics", &options.metrics, "HOST:PORT at which Prometheus finds /metrics; not served if empty."},
+      {"metrics", AddressFlag{&options.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},
+       "HOST:PORT at which Prometheus finds /metrics; port 0 picks a free one; not served if empty."},
   };
   const absl::StatusOr<ParsedArguments> parsed = ParseArguments(arguments, table);
   if (!parsed.ok()) return Fail(parsed.status());

@@ -40,14 +40,16 @@ int main(int argc, char** argv) {
 
   sparrow::WorkerOptions options;
   const std::vector<sparrow::Option> flags = {
-      {"coordinator", &options.coordinator, "HOST:PORT of the coordinator.", /*required=*/true},
+      {"coordinator", sparrow::AddressFlag{&options.coordinator, sparrow::AddressUse::kConnect},
+       "HOST:PORT of the coordinator.", /*required=*/true},
       {"device", &options.device, "What trains: cpu. (cuda:N comes with a later version.)"},
-      {"data_root", &options.data_root, "Directory under which a job's input files lie; others are refused."},
-      {"checkpoint_root", &options.checkpoint_root,
+      {"data-root", &options.data_root, "Directory under which a job's input files lie; others are refused."},
+      {"checkpoint-root", &options.checkpoint_root,
        "Directory for checkpoints: the same shared one for all servers and workers."},
       {"host", &options.host,
        "Address of this machine for the other workers. Default: the one that reaches the coordinator."},
-      {"metrics", &options.metrics, "HOST:PORT at which /metrics is served; port 0 picks one. Default: not served."},
+      {"metrics", sparrow::AddressFlag{&options.metrics, sparrow::AddressUse::kListenOnTcp, /*may_be_empty=*/true},
+       "HOST:PORT at which Prometheus finds /metrics; port 0 picks a free one; not served if empty."},
   };
   const sparrow::Usage usage = {
       .program = "sparrow-worker",

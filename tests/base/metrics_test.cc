@@ -98,7 +98,21 @@ TEST(Metrics, TheyAreServedOverHttpAndAPortInUseIsNamed) {
   Metrics second;
   const absl::Status status = second.Serve(*address).status();
   EXPECT_TRUE(absl::IsUnavailable(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr(*address));
+  EXPECT_EQ(status.message(), "--metrics " + *address +
+                                  ": cannot listen: Address already in use: choose another port, "
+                                  "or 0 for a free one");
+}
+
+TEST(Metrics, AnAddressThatWillNotDoIsNamedWithFlagAndReason) {
+  const auto refusal = [](const std::string& address) {
+    return std::string(Metrics().Serve(address).status().message());
+  };
+  EXPECT_THAT(refusal("foo"), testing::StartsWith("--metrics: \"foo\": the port is missing"));
+  EXPECT_THAT(refusal("127.0.0.1:99999"), HasSubstr("0 to 65535"));
+  EXPECT_THAT(refusal("192.0.2.1:80"),
+              testing::StartsWith("--metrics 192.0.2.1:80: cannot listen: Cannot assign requested address"));
+  EXPECT_THAT(refusal("host.invalid:80"), testing::StartsWith("--metrics host.invalid:80: cannot listen: the host"));
+  EXPECT_TRUE(Metrics().Serve("localhost:0").ok());
 }
 
 TEST(Metrics, LatencyBucketsRise) {

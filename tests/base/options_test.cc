@@ -11,6 +11,8 @@ using testing::HasSubstr;
 
 struct Values {
   std::string listen = "0.0.0.0:7070";
+  std::string metrics;
+  std::string name;
   std::vector<std::string> set;
   bool watch = false;
   int64_t lease_ms = 10'000;
@@ -21,7 +23,9 @@ struct Values {
             {"set", &set, "Field."},
             {"watch", &watch, "Follow."},
             {"lease-ms", IntFlag{&lease_ms, 1, 60'000}, "Lease."},
-            {"memory", BytesFlag{&memory}, "Budget."}};
+            {"memory", BytesFlag{&memory}, "Budget."},
+            {"metrics", AddressFlag{&metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true}, "Metrics."},
+            {"node_name", &name, "Name."}};
   }
 };
 
@@ -62,6 +66,27 @@ TEST(Options, ABoolMayStandAloneOrBeSet) {
   ASSERT_TRUE(ParseArguments({"--watch=false"}, values.Table()).ok());
   EXPECT_FALSE(values.watch);
   EXPECT_THAT(Refusal({"--watch=maybe"}), HasSubstr("--watch=\"maybe\""));
+}
+
+TEST(Options, AnAddressIsCheckedAndNamedWithItsFlag) {
+  Values values;
+  ASSERT_TRUE(ParseArguments({"--metrics=127.0.0.1:0"}, values.Table()).ok());
+  EXPECT_EQ(values.metrics, "127.0.0.1:0");
+  ASSERT_TRUE(ParseArguments({"--metrics="}, values.Table()).ok());
+  EXPECT_EQ(values.metrics, "");
+  EXPECT_THAT(Refusal({"--metrics=127.0.0.1:99999"}),
+              testing::AllOf(HasSubstr("--metrics=\"127.0.0.1:99999\""), HasSubstr("0 to 65535")));
+  std::string coordinator;
+  const std::vector<Option> table = {{"coordinator", AddressFlag{&coordinator, AddressUse::kConnect}, "Where."}};
+  EXPECT_THAT(std::string(ParseArguments({"--coordinator="}, table).status().message()), HasSubstr("--coordinator"));
+}
+
+TEST(Options, NamesAreWrittenWithHyphensHoweverTheyWereDeclared) {
+  Values values;
+  EXPECT_THAT(HelpText({}, values.Table()), HasSubstr("--node-name"));
+  EXPECT_THAT(FormatOptions(values.Table()), HasSubstr("--node-name="));
+  EXPECT_THAT(Refusal({"--node_name"}), HasSubstr("--node-name needs a value"));
+  EXPECT_THAT(Refusal({"--nodename=x"}), HasSubstr("did you mean --node-name?"));
 }
 
 TEST(Options, TwoDashesEndFlags) {

@@ -108,6 +108,8 @@ TEST_F(ProgramTest, WrongFlagsAreRefusedInOneLine) {
   ExpectRefusal(RunProgram(Arguments("127.0.0.1:0", state, {"stray"})), "stray");
   ExpectRefusal(RunProgram(Arguments("203.0.113.1:1", state)), "203.0.113.1:1");
   ExpectRefusal(RunProgram(Arguments("", state)), "--listen");
+  ExpectRefusal(RunProgram(Arguments("127.0.0.1:99999", state)), "--listen=\"127.0.0.1:99999\": port \"99999\"");
+  ExpectRefusal(RunProgram(Arguments("127.0.0.1:0", state, {"--metrics", "foo"})), "--metrics=\"foo\"");
 }
 
 TEST_F(ProgramTest, HelpNamesEveryFlagAndMetricsAreServed) {

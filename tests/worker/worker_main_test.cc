@@ -16,9 +16,10 @@ using ::testing::HasSubstr;
 TEST(WorkerProgram, HelpNamesItsFlags) {
   const RunResult run = RunProgram({ProgramPath("sparrow-worker"), "--help"});
   EXPECT_EQ(run.status, 0);
-  for (const char* flag : {"--coordinator", "--device", "--data_root", "--checkpoint_root", "--host", "--metrics"}) {
+  for (const char* flag : {"--coordinator", "--device", "--data-root", "--checkpoint-root", "--host", "--metrics"}) {
     EXPECT_THAT(run.out, HasSubstr(flag));
   }
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("_root")));
 }
 
 TEST(WorkerProgram, WithoutACoordinatorItSaysSoInOneLineAndEnds) {
