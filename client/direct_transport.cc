@@ -1,6 +1,7 @@
 #include "client/direct_transport.h"
 
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "embedding/row_codec.h"
 
 namespace sparrow {
 namespace {
@@ -26,7 +28,16 @@ class DirectTransport final : public PsTransport {
     mu_.Await(absl::Condition(this, &DirectTransport::Idle));
   }
 
-  void Pull(const v1::PullRequest* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
+  void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
+    const v1::RowType type = request->message.row_type();
+    std::span<const std::span<float>> rows = request->rows;
+    if (type != v1::FLOAT32) {  // As they would arrive elsewhere: rounded, and then floats again.
+      rows = {};
+      done = [request, response, done = std::move(done)](absl::Status status) {
+        if (status.ok()) Decode(*request, response);
+        done(std::move(status));
+      };
+    }
     uint64_t call = 0;
     {
       absl::MutexLock lock(&mu_);
@@ -37,8 +48,8 @@ class DirectTransport final : public PsTransport {
       }
     }
     if (call == 0) return done(CancelledHere());
-    const uint64_t id =
-        shard_->Pull(request, response, [this, call](absl::Status status) { Finish(call, std::move(status)); });
+    const uint64_t id = shard_->Pull(&request->message, rows, response,
+                                     [this, call](absl::Status status) { Finish(call, std::move(status)); });
     bool end_now = false;
     {
       absl::MutexLock lock(&mu_);
@@ -50,8 +61,8 @@ class DirectTransport final : public PsTransport {
     if (end_now) shard_->CancelPull(id);
   }
 
-  void Push(const v1::PushRequest* request, v1::PushResponse* response, absl::Duration, Done done) override {
-    Call([&] { return shard_->Push(*request, response); }, done);
+  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration, Done done) override {
+    Call([&] { return shard_->Push(request->message, request->gradients, response); }, done);
   }
   void OpenJob(const v1::OpenJobRequest* request, v1::OpenJobResponse* response, absl::Duration, Done done) override {
     Call([&] { return shard_->OpenJob(*request, response); }, done);
@@ -84,6 +95,16 @@ class DirectTransport final : public PsTransport {
     std::optional<uint64_t> shard_id;  // Not there until Shard::Pull has returned.
     bool expired = false;
   };
+
+  static void Decode(const RowPull& request, v1::PullResponse* response) {
+    const RowType type = static_cast<RowType>(request.message.row_type());
+    for (size_t i = 0; i < request.rows.size(); ++i) {
+      v1::TableRows* table = response->mutable_tables(static_cast<int>(i));
+      DecodeRows(type, table->rows().data(), table->rows().size() / RowWireBytes(type, table->dim()), table->dim(),
+                 request.rows[i]);
+      table->clear_rows();
+    }
+  }
 
   template <typename Body>
   void Call(const Body& body, const Done& done) {

@@ -142,8 +142,8 @@ absl::StatusOr<uint64_t> WritePredictions(const v1::Job& job, const PredictionOp
     ASSIGN_OR_RETURN(const bool more, reader->Next(&prepared.batch));
     if (!more) break;
     RETURN_IF_ERROR(PrepareBatch(layout, *rows.client(), &prepared));
-    pull.Start(step, /*create=*/false, &prepared.partition);
-    RETURN_IF_ERROR(pull.Finish(batch_model.Rows(prepared)));
+    pull.Start({.step = step}, &prepared.partition, batch_model.Rows(prepared));
+    RETURN_IF_ERROR(pull.Finish());
     const std::span<const float> logits = batch_model.Forward(prepared);
     std::string text;
     for (size_t i = 0; i < logits.size(); ++i) {

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "embedding/row_codec.h"
 #include "server/checkpoint_files.h"
 #include "server/parallel_tables.h"
 #include "server/request_check.h"
@@ -74,23 +75,25 @@ std::vector<uint64_t> Job::RowsByTable() const {
 
 // ------------------------------------------------------------------------------------------------------- pull
 
-void Job::Pull(uint64_t id, const v1::PullRequest* request, v1::PullResponse* response, Done done) {
+void Job::Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
+               v1::PullResponse* response, Done done) {
   absl::Status status = CheckPull(spec_, *request, environment_.message_bytes_max);
   if (status.ok()) {
     absl::MutexLock lock(&mu_);
     if (!ended_.ok()) {
       status = ended_;
     } else if (request->step() > applied_) {
-      waiting_.emplace(id, WaitingPull{request, response, std::move(done)});
+      waiting_.emplace(id, WaitingPull{request, rows, response, std::move(done)});
       environment_.metrics.waiting_pulls.Add(1);
       return;
     }
   }
-  if (status.ok()) status = ReadRows(*request, response);
+  if (status.ok()) status = ReadRows(*request, rows, response);
   done(status);
 }
 
-absl::Status Job::ReadRows(const v1::PullRequest& request, v1::PullResponse* response) {
+absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows_out,
+                           v1::PullResponse* response) {
   absl::ReaderMutexLock rows_lock(&rows_mu_);
   {
     absl::MutexLock lock(&mu_);
@@ -103,6 +106,7 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, v1::PullResponse* res
   }
   // The response may have been used before: its strings keep their memory, and are not filled with zeros again.
   const size_t n = static_cast<size_t>(request.tables_size());
+  const RowType type = static_cast<RowType>(request.row_type());
   response->set_version(request.step());
   while (response->tables_size() > request.tables_size()) response->mutable_tables()->RemoveLast();
   while (response->tables_size() < request.tables_size()) response->add_tables();
@@ -116,27 +120,48 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, v1::PullResponse* res
     counts[i] = static_cast<int64_t>(count);
     rows += count;
     bytes_in += keys.keys().size();
-    bytes_out += count * tables_[keys.table()]->dim() * sizeof(float);
+    bytes_out += count * RowWireBytes(type, tables_[keys.table()]->dim());
   }
   std::vector<absl::Status> results(n);
+  std::atomic<uint64_t> saturated{0};  // Relaxed: a sum, read when all tables are done.
   ForEachTable(counts, [&](size_t i) {
     const v1::TableKeys& keys = request.tables(static_cast<int>(i));
     v1::TableRows& out = *response->mutable_tables(static_cast<int>(i));
     Table& table = *tables_[keys.table()];
     out.set_table(keys.table());
     out.set_dim(table.dim());
+    out.set_row_type(request.row_type());
+    out.clear_pending();
+    const auto read = [&](std::span<float> into) {
+      return table.Pull(ViewAs<Key>(keys.keys()), request.create() ? PullMode::kCreate : PullMode::kLook, into);
+    };
+    if (!rows_out.empty()) {
+      out.mutable_rows()->clear();
+      if (counts[i] > 0) results[i] = read(rows_out[i]);
+      return;
+    }
     std::string& bytes = *out.mutable_rows();
-    bytes.resize(static_cast<size_t>(counts[i]) * table.dim() * sizeof(float));
+    bytes.resize(static_cast<size_t>(counts[i]) * RowWireBytes(type, table.dim()));
     if (counts[i] == 0) return;
-    const std::span<const float> view = ViewAs<float>(bytes);
-    results[i] = table.Pull(ViewAs<Key>(keys.keys()), request.create() ? PullMode::kCreate : PullMode::kLook,
-                            std::span<float>(const_cast<float*>(view.data()), view.size()));
+    if (type == RowType::kFloat32) {
+      const std::span<const float> view = ViewAs<float>(bytes);
+      results[i] = read({const_cast<float*>(view.data()), view.size()});
+      return;
+    }
+    const size_t floats = static_cast<size_t>(counts[i]) * table.dim();
+    std::unique_ptr<std::vector<float>> buffer = float_buffers_.Take(floats);
+    results[i] = read({buffer->data(), floats});
+    uint64_t saturated_here = 0;
+    EncodeRows(type, {buffer->data(), floats}, table.dim(), bytes.data(), &saturated_here);
+    saturated.fetch_add(saturated_here, std::memory_order_relaxed);
+    float_buffers_.Return(std::move(buffer));
   });
   for (const absl::Status& result : results) {
     RETURN_IF_ERROR(
         Annotate(result, absl::StrCat("pull of worker ", request.context().worker(), ", step ", request.step())));
   }
   environment_.metrics.rows_pulled.Add(static_cast<double>(rows));
+  environment_.metrics.saturated_values.Add(static_cast<double>(saturated.load(std::memory_order_relaxed)));
   environment_.metrics.received_bytes.Add(static_cast<double>(bytes_in));
   environment_.metrics.sent_bytes.Add(static_cast<double>(bytes_out));
   return absl::OkStatus();
@@ -158,14 +183,18 @@ bool Job::CancelPull(uint64_t id) {
 
 // ------------------------------------------------------------------------------------------------------- push
 
-absl::Status Job::Push(const v1::PushRequest& request, v1::PushResponse* response) {
+absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+                       v1::PushResponse* response) {
   response->set_duplicate(false);
-  RETURN_IF_ERROR(CheckPush(spec_, request));
-  // A single worker's whole push is a step as it stands: nothing to keep, nothing to sum.
+  const GradientBytes bytes_of(request, gradients);
+  RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
+  // A single worker's whole push of floats is a step as it stands: nothing to keep, nothing to sum.
   const bool whole_step = spec_.workers == 1 && request.parts() == 1;
+  const bool as_it_stands = whole_step && bytes_of.all_floats();
   PushPart part;
-  if (!whole_step) part = pool_.CopyPart(request);
+  if (!as_it_stands) part = pool_.CopyPart(spec_, request, bytes_of);
   absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
+  if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
 
   PushAccumulator::Step step;
   {
@@ -188,15 +217,16 @@ absl::Status Job::Push(const v1::PushRequest& request, v1::PushResponse* respons
     }
     uint64_t rows = 0;
     uint64_t bytes = 0;
-    for (const v1::TableGradients& table : request.tables()) {
-      rows += table.keys().size() / sizeof(Key);
-      bytes += table.keys().size() + table.gradients().size();
+    for (int i = 0; i < request.tables_size(); ++i) {
+      rows += request.tables(i).keys().size() / sizeof(Key);
+      bytes += request.tables(i).keys().size() + bytes_of[i].size();
     }
     environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
     environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
     if (whole_step) {
       step.samples = request.samples();
       step.learning_rate_factor = request.learning_rate_factor();
+      if (!as_it_stands) step.parts.push_back(std::exchange(part, {}));
     } else {
       pushes_.Add(request, std::exchange(part, {}));
       if (!pushes_.complete()) return absl::OkStatus();
@@ -206,13 +236,14 @@ absl::Status Job::Push(const v1::PushRequest& request, v1::PushResponse* respons
   }
 
   std::vector<TableUpdate> updates;
-  if (whole_step) {
-    for (const v1::TableGradients& table : request.tables()) {
+  if (as_it_stands) {
+    for (int i = 0; i < request.tables_size(); ++i) {
+      const v1::TableGradients& table = request.tables(i);
       if (table.keys().empty()) continue;
       updates.push_back({.table = table.table(),
                          .sources = {},
                          .keys = ViewAs<Key>(table.keys()),
-                         .gradients = ViewAs<float>(table.gradients())});
+                         .gradients = ViewAs<float>(bytes_of[i])});
     }
   } else {
     updates.resize(tables_.size());
@@ -283,7 +314,7 @@ void Job::FinishStep(const absl::Status& status) {
       environment_.metrics.waiting_pulls.Add(-static_cast<double>(ready.size()));
     }
   }
-  for (auto& [id, pull] : ready) pull.done(status.ok() ? ReadRows(*pull.request, pull.response) : status);
+  for (auto& [id, pull] : ready) pull.done(status.ok() ? ReadRows(*pull.request, pull.rows, pull.response) : status);
 }
 
 // ------------------------------------------------------------------------------------------------------- the rest

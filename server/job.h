@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "embedding/table.h"
+#include "server/float_buffers.h"
 #include "server/job_spec.h"
 #include "server/metrics.h"
 #include "server/push_accumulator.h"
@@ -50,9 +52,11 @@ class Job {
   std::vector<uint64_t> RowsByTable() const;
 
   // As in Shard.
-  void Pull(uint64_t id, const v1::PullRequest* request, v1::PullResponse* response, Done done);
+  void Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
+            v1::PullResponse* response, Done done);
   bool CancelPull(uint64_t id);  // False: not waiting here.
-  absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response);
+  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+                    v1::PushResponse* response);
   absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response);
 
   // Ends waiting pulls with `reason`, and every later call. Idempotent; the first reason stays.
@@ -64,6 +68,7 @@ class Job {
  private:
   struct WaitingPull {
     const v1::PullRequest* request;
+    std::span<const std::span<float>> rows;
     v1::PullResponse* response;
     Done done;
   };
@@ -77,7 +82,8 @@ class Job {
   };
 
   absl::Status OpenTables();
-  absl::Status ReadRows(const v1::PullRequest& request, v1::PullResponse* response);
+  absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
+                        v1::PullResponse* response);
   absl::Status ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
                          std::vector<TableUpdate> updates);
   absl::Status ApplyTable(const TableUpdate& update, const Table::ApplyOptions& options);
@@ -95,6 +101,7 @@ class Job {
   absl::Notification opened_;
 
   RowGradientsPool pool_;
+  FloatBuffers float_buffers_;
 
   // Held shared by who reads rows, exclusively by who applies a step: a pull sees one version. Taken before mu_.
   absl::Mutex rows_mu_;

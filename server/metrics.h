@@ -19,6 +19,9 @@ struct ServerMetrics {
                                       "Row gradients accepted from workers, before they are summed over workers.");
     received_bytes = metrics->AddCounter("sparrow_server_received_bytes_total", "Keys and gradients accepted.");
     sent_bytes = metrics->AddCounter("sparrow_server_sent_bytes_total", "Rows answered.");
+    saturated_values = metrics->AddCounter("sparrow_server_saturated_values_total",
+                                           "Numbers of pulled rows beyond the range of the 16-bit type asked for, "
+                                           "answered as its largest; a rise means that weights grow without bound.");
     steps_applied = metrics->AddCounter("sparrow_server_steps_applied_total",
                                         "Steps whose pushes were applied; standing still, a worker is missing.");
     duplicate_parts =
@@ -63,7 +66,7 @@ struct ServerMetrics {
     }
   }
 
-  Counter rows_pulled, rows_pushed, received_bytes, sent_bytes, steps_applied, duplicate_parts;
+  Counter rows_pulled, rows_pushed, received_bytes, sent_bytes, saturated_values, steps_applied, duplicate_parts;
   Histogram apply_seconds;
   Gauge waiting_pulls, jobs;
   Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;

@@ -2,7 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/request_check.h"
+#include "embedding/apply.h"
+#include "embedding/row_codec.h"
 
 namespace sparrow {
 namespace {
@@ -18,7 +19,8 @@ uint64_t RowsOf(const v1::PushRequest& request) {
 
 }  // namespace
 
-PushPart RowGradientsPool::CopyPart(const v1::PushRequest& request) {
+PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& request,
+                                    const GradientBytes& gradients) {
   PushPart part;
   part.entries.reserve(static_cast<size_t>(request.tables_size()));
   {
@@ -33,16 +35,32 @@ PushPart RowGradientsPool::CopyPart(const v1::PushRequest& request) {
     }
   }
   size_t next = 0;
-  for (const v1::TableGradients& table : request.tables()) {
+  for (int i = 0; i < request.tables_size(); ++i) {
+    const v1::TableGradients& table = request.tables(i);
     if (table.keys().empty()) continue;
     std::unique_ptr<RowGradients>& rows = part.entries[next++].rows;
     if (rows == nullptr) rows = std::make_unique<RowGradients>();
     const std::span<const Key> keys = ViewAs<Key>(table.keys());
-    const std::span<const float> gradients = ViewAs<float>(table.gradients());
     rows->keys.assign(keys.begin(), keys.end());
-    rows->gradients.assign(gradients.begin(), gradients.end());
+    const RowType type = static_cast<RowType>(table.row_type());
+    if (type == RowType::kFloat32) {
+      const std::span<const float> values = ViewAs<float>(gradients[i]);
+      rows->gradients.assign(values.begin(), values.end());
+    } else {
+      const uint32_t dim = spec.tables[table.table()].dim;
+      rows->gradients.resize(keys.size() * dim);
+      DecodeRows(type, gradients[i].data(), keys.size(), dim, rows->gradients);
+    }
   }
   return part;
+}
+
+absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, const PushPart& part) {
+  for (const PushPart::Entry& entry : part.entries) {
+    RETURN_IF_ERROR(Annotate(CheckGradients(spec.tables[entry.table], entry.rows->keys, entry.rows->gradients, 1),
+                             absl::StrCat("push of worker ", request.context().worker(), ", step ", request.step())));
+  }
+  return absl::OkStatus();
 }
 
 void RowGradientsPool::Return(PushPart part) {

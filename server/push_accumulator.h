@@ -14,11 +14,12 @@
 #include "absl/synchronization/mutex.h"
 #include "server/gradient_sum.h"
 #include "server/job_spec.h"
+#include "server/request_check.h"
 #include "sparrow/v1/parameter_server.pb.h"
 
 namespace sparrow {
 
-// The rows of one part, copied out of its request.
+// The rows of one part, copied out of its request, as floats.
 struct PushPart {
   struct Entry {
     uint32_t table = 0;
@@ -27,12 +28,17 @@ struct PushPart {
   std::vector<Entry> entries;
 };
 
+// Gradients of another type than FLOAT32, once they are floats: finite and at most kGradientMax. InvalidArgument names
+// worker, step, table and id.
+absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, const PushPart& part);
+
 // RowGradients that are used again, by table, because the tables' sizes differ. Thread-safe.
 class RowGradientsPool {
  public:
   explicit RowGradientsPool(size_t tables) : free_(tables) {}
 
-  PushPart CopyPart(const v1::PushRequest& request);  // REQUIRES: CheckPush has passed.
+  // REQUIRES: CheckPush has passed.
+  PushPart CopyPart(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients);
   void Return(PushPart part);
 
  private:

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "embedding/apply.h"
+#include "embedding/row_codec.h"
 #include "server/parallel_tables.h"
 
 namespace sparrow {
@@ -74,7 +75,8 @@ absl::Status CheckKeysOfTable(const JobSpec& spec, uint32_t table, std::span<con
   return absl::OkStatus();
 }
 
-// Runs `check` on each entry, on several threads if there is much to do, and returns the error of the first entry.
+// Runs `check` on each entry's number, on several threads if there is much to do, and returns the error of the first
+// entry.
 template <typename Entries, typename Check>
 absl::Status CheckEntries(const Entries& entries, Check check) {
   const size_t n = static_cast<size_t>(entries.size());
@@ -83,7 +85,7 @@ absl::Status CheckEntries(const Entries& entries, Check check) {
   for (size_t i = 0; i < n; ++i) {
     rows[i] = static_cast<int64_t>(entries[static_cast<int>(i)].keys().size() / sizeof(Key));
   }
-  ForEachTable(rows, [&](size_t i) { results[i] = check(entries[static_cast<int>(i)]); });
+  ForEachTable(rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }
@@ -103,12 +105,21 @@ absl::Status CheckPushHead(const v1::PushRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& request) {
-  for (const v1::TableGradients& entry : request.tables()) {
+absl::Status CheckRowType(v1::RowType type) {
+  if (v1::RowType_IsValid(type)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("row_type ", static_cast<int>(type),
+                                                 " is none that this server knows (0 to ", v1::RowType_MAX, ")"));
+}
+
+absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients) {
+  for (int i = 0; i < request.tables_size(); ++i) {
+    const v1::TableGradients& entry = request.tables(i);
+    RETURN_IF_ERROR(Annotate(CheckRowType(entry.row_type()), TableName(spec, entry.table())));
     const uint64_t rows = entry.keys().size() / sizeof(Key);
-    const uint64_t row_bytes = uint64_t{spec.tables[entry.table()].dim} * sizeof(float);
-    if (entry.gradients().size() / row_bytes != rows || entry.gradients().size() % row_bytes != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": ", entry.gradients().size(),
+    const uint64_t row_bytes = RowWireBytes(static_cast<RowType>(entry.row_type()), spec.tables[entry.table()].dim);
+    const uint64_t bytes = gradients[i].size();
+    if (bytes / row_bytes != rows || bytes % row_bytes != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": ", bytes,
                                                      " bytes of gradients for ", rows, " keys, expected ", row_bytes,
                                                      " bytes for each"));
     }
@@ -120,26 +131,29 @@ absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& requ
   return absl::OkStatus();
 }
 
-absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request) {
+absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients) {
   RETURN_IF_ERROR(CheckPushHead(request));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
-  RETURN_IF_ERROR(CheckGradientSizes(spec, request));
-  return CheckEntries(request.tables(), [&spec](const v1::TableGradients& entry) {
+  RETURN_IF_ERROR(CheckGradientSizes(spec, request, gradients));
+  return CheckEntries(request.tables(), [&](int i) {
+    const v1::TableGradients& entry = request.tables(i);
     const std::span<const Key> keys = ViewAs<Key>(entry.keys());
     RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
-    return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(entry.gradients()), 1);
+    if (entry.row_type() != v1::FLOAT32) return absl::OkStatus();
+    return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(gradients[i]), 1);
   });
 }
 
 absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
+  RETURN_IF_ERROR(CheckRowType(request.row_type()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
   const uint64_t bytes = PullResponseBytes(spec, request);
   if (bytes > message_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("the answer would take ", bytes, " bytes, a message is at most ",
                                                    message_bytes_max, "; ask for fewer keys in a call"));
   }
-  return CheckEntries(request.tables(), [&spec](const v1::TableKeys& entry) {
-    return CheckKeysOfTable(spec, entry.table(), ViewAs<Key>(entry.keys()));
+  return CheckEntries(request.tables(), [&](int i) {
+    return CheckKeysOfTable(spec, request.tables(i).table(), ViewAs<Key>(request.tables(i).keys()));
   });
 }
 
@@ -167,8 +181,8 @@ absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint
                          request.step());
 }
 
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request) {
-  return CheckStepPrefix(CheckPushBody(spec, request), "push", request.context().worker(), request.step());
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients) {
+  return CheckStepPrefix(CheckPushBody(spec, request, gradients), "push", request.context().worker(), request.step());
 }
 
 uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request) {
@@ -178,8 +192,11 @@ uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request) 
   };
   uint64_t total = varint(request.step());
   for (const v1::TableKeys& entry : request.tables()) {
-    const uint64_t rows = entry.keys().size() / sizeof(Key) * spec.tables[entry.table()].dim * sizeof(float);
-    const uint64_t message = varint(entry.table()) + varint(spec.tables[entry.table()].dim) + varint(rows) + rows;
+    const uint32_t dim = spec.tables[entry.table()].dim;
+    const uint64_t rows =
+        entry.keys().size() / sizeof(Key) * RowWireBytes(static_cast<RowType>(request.row_type()), dim);
+    const uint64_t message =
+        varint(entry.table()) + varint(dim) + varint(rows) + rows + varint(static_cast<uint64_t>(request.row_type()));
     total += 1 + CodedOutputStream::VarintSize64(message) + message;
   }
   return total;

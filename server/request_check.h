@@ -22,21 +22,44 @@ inline constexpr uint64_t kSamplesMax = uint64_t{1} << 32;  // Of one worker in 
 // rank.
 absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context);
 
-// Tables known and named once; keys whole, unique, of this server, within bounds; the answer, `message_bytes_max` bytes
-// at most, encoded. InvalidArgument, or OutOfRange for an id outside a bounded table.
+// Tables known and named once; keys whole, unique, of this server, within bounds; the row type known; the answer,
+// `message_bytes_max` bytes at most, encoded. InvalidArgument, or OutOfRange for an id outside a bounded table.
 absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max);
 
-// The same for keys; a gradient for each, finite and at most kGradientMax (embedding/apply.h); part, samples and factor
-// sensible.
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request);
+// Where the gradients of a push lie: in the request, or beside it. A view.
+class GradientBytes {
+ public:
+  // `beside` is empty or has request.tables_size() entries.
+  GradientBytes(const v1::PushRequest& request, std::span<const std::span<const char>> beside)
+      : request_(request), beside_(beside) {}
+
+  std::span<const char> operator[](int table) const {
+    if (!beside_.empty()) return beside_[static_cast<size_t>(table)];
+    return {request_.tables(table).gradients().data(), request_.tables(table).gradients().size()};
+  }
+  bool all_floats() const {
+    for (const v1::TableGradients& table : request_.tables()) {
+      if (table.row_type() != v1::FLOAT32) return false;
+    }
+    return true;
+  }
+
+ private:
+  const v1::PushRequest& request_;
+  const std::span<const std::span<const char>> beside_;
+};
+
+// The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
+// (embedding/apply.h; others are looked at once they are floats); part, samples and factor sensible.
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients);
 
 // The bytes that a pull's answer takes when encoded.
 uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request);
 
-// A `bytes` field as numbers. REQUIRES: its size is a multiple of sizeof(T). The memory of a std::string is aligned for
-// 8 bytes, heap or not.
+// A `bytes` field as numbers. REQUIRES: its size is a multiple of sizeof(T), and it is aligned as T; the memory of a
+// std::string is aligned for 8 bytes, heap or not.
 template <typename T>
-std::span<const T> ViewAs(const std::string& bytes) {
+std::span<const T> ViewAs(std::span<const char> bytes) {
   CHECK_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % alignof(T), 0u);
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/rpc.h"
+#include "proto/row_message.h"
 #include "server/message_pool.h"
-#include "server/pull_response_encoding.h"
 #include "sparrow/v1/parameter_server.grpc.pb.h"
 
 namespace sparrow {

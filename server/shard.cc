@@ -37,7 +37,8 @@ class LocalShard final : public Shard {
     return Timed(metrics_.open_job_seconds, [&] { return Open(request, response); });
   }
 
-  uint64_t Pull(const v1::PullRequest* request, v1::PullResponse* response, Done done) override {
+  uint64_t Pull(const v1::PullRequest* request, std::span<const std::span<float>> rows, v1::PullResponse* response,
+                Done done) override {
     const absl::Time start = absl::Now();
     const uint64_t id = next_pull_.fetch_add(1, std::memory_order_relaxed);
     Done finish = [this, start, done = std::move(done)](absl::Status status) {
@@ -47,7 +48,7 @@ class LocalShard final : public Shard {
     };
     const absl::StatusOr<std::shared_ptr<Job>> job = Find(request->context());
     if (job.ok()) {
-      (*job)->Pull(id, request, response, std::move(finish));
+      (*job)->Pull(id, request, rows, response, std::move(finish));
     } else {
       finish(job.status());
     }
@@ -60,10 +61,11 @@ class LocalShard final : public Shard {
     }
   }
 
-  absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) override {
+  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+                    v1::PushResponse* response) override {
     return Timed(metrics_.push_seconds, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request.context()));
-      return job->Push(request, response);
+      return job->Push(request, gradients, response);
     });
   }
 

@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,15 +42,25 @@ class Shard {
 
   // Blocks while a checkpoint is restored. A newer epoch replaces the job that is open, rows and all.
   virtual absl::Status OpenJob(const v1::OpenJobRequest& request, v1::OpenJobResponse* response) = 0;
-  // Calls done exactly once: at once, or later on the thread that applies the awaited step. request and response live
-  // until then. The returned id can be given to CancelPull.
-  virtual uint64_t Pull(const v1::PullRequest* request, v1::PullResponse* response, Done done) = 0;
+  // Calls done exactly once: at once, or later on the thread that applies the awaited step. request, response and rows
+  // live until then. The returned id can be given to CancelPull. If `rows` is not empty, the rows of request->tables(i)
+  // are written to rows[i] instead of the response. REQUIRES: rows is empty, or has request->tables_size() entries of n
+  // * dim floats, and the request is for FLOAT32.
+  virtual uint64_t Pull(const v1::PullRequest* request, std::span<const std::span<float>> rows,
+                        v1::PullResponse* response, Done done) = 0;
+  uint64_t Pull(const v1::PullRequest* request, v1::PullResponse* response, Done done) {
+    return Pull(request, {}, response, std::move(done));
+  }
   // Ends a waiting Pull with Cancelled; nothing if it is done already.
   virtual void CancelPull(uint64_t id) = 0;
   // Returns once the step is applied if this was its last part. A push for a later step than the one to be applied next
   // is refused: a worker pulls, if only no keys, before it pushes. An error in applying a step ends the job, and is the
   // answer to all its later calls.
-  virtual absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) = 0;
+  // If `gradients` is not empty, those of request.tables(i) are gradients[i], as bytes, instead of the request's own.
+  // REQUIRES: gradients is empty or has request.tables_size() entries, those of FLOAT32 aligned as floats.
+  virtual absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+                            v1::PushResponse* response) = 0;
+  absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) { return Push(request, {}, response); }
   virtual absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) = 0;
   virtual absl::Status CloseJob(const v1::CloseJobRequest& request, v1::CloseJobResponse* response) = 0;
 

@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kRoot = SPARROW_SOURCE_DIR;
-const std::vector<std::string> kFolders = {"base",   "embedding", "dense", "server", "coordinator",
-                                           "worker", "client",    "tests", "bench"};
+const std::vector<std::string> kFolders = {"base",        "proto",  "embedding", "dense", "server",
+                                           "coordinator", "worker", "client",    "tests", "bench"};
 
 std::string Read(const fs::path& path) {
   std::ifstream file(path);
@@ -64,12 +64,13 @@ TEST(Tidy, FoldersIncludeOnlyWhatLiesBelowThem) {
   // everything.
   const std::map<std::string, std::set<std::string>> allowed = {
       {"base", {"base"}},
+      {"proto", {"base", "proto"}},
       {"embedding", {"base", "embedding"}},
       {"dense", {"base", "dense"}},
-      {"coordinator", {"base", "embedding", "coordinator"}},
-      {"server", {"base", "embedding", "server", "coordinator"}},
-      {"worker", {"base", "embedding", "dense", "worker", "coordinator"}},
-      {"client", {"base", "embedding", "dense", "server", "coordinator", "worker", "client"}},
+      {"coordinator", {"base", "proto", "embedding", "coordinator"}},
+      {"server", {"base", "proto", "embedding", "server", "coordinator"}},
+      {"worker", {"base", "proto", "embedding", "dense", "worker", "coordinator"}},
+      {"client", {"base", "proto", "embedding", "dense", "server", "coordinator", "worker", "client"}},
       {"tests", {kFolders.begin(), kFolders.end()}},
       {"bench", {kFolders.begin(), kFolders.end()}},
   };
@@ -101,7 +102,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"omp.h", {"base/parallel\\.cc", "tests/.*"}},
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
       {"grpcpp/",
-       {"base/rpc\\..*", "coordinator/.*", "server/(server|service|pull_response_encoding)\\..*",
+       {"base/rpc\\..*", "proto/row_message\\..*", "coordinator/.*", "server/(server|service)\\..*",
         "worker/(worker|grpc_transport)\\..*", "client/.*", "tests/.*", "bench/.*"}},
   };
   for (const auto& [path, text] : Sources()) {

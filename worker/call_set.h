@@ -57,6 +57,7 @@ class CallSet {
   }
   size_t size() const { return used_; }
   Request* request(size_t call) { return &calls_[call]->request; }
+  const Request& request(size_t call) const { return calls_[call]->request; }
   const Response& response(size_t call) const { return calls_[call]->response; }
   uint32_t server(size_t call) const { return calls_[call]->server; }
 

@@ -70,8 +70,8 @@ absl::Status Evaluator::Score(uint64_t step) {
       parts_.metrics->input_bytes.Add(static_cast<double>(prefetcher.reader().Stats().bytes_read));
       return absl::OkStatus();
     }
-    pull_.Start(step, /*create=*/false, &prepared->partition);
-    RETURN_IF_ERROR(pull_.Finish(batch_model_.Rows(*prepared)));
+    pull_.Start({.step = step}, &prepared->partition, batch_model_.Rows(*prepared));
+    RETURN_IF_ERROR(pull_.Finish());
     const std::span<const float> logits = batch_model_.Forward(*prepared);
     logits_.insert(logits_.end(), logits.begin(), logits.end());
     labels_.insert(labels_.end(), prepared->batch.labels.begin(), prepared->batch.labels.end());

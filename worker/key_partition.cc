@@ -6,55 +6,61 @@
 
 namespace sparrow {
 
-void KeyPartition::OrderByServer(TableOrder* table, const ShardAssignment& shards) {
+void KeyPartition::OrderByServer(std::span<const Key> keys, const ShardAssignment& shards, TableOrder* table) {
   const uint32_t servers = shards.servers();
-  const size_t n = table->keys.size();
+  const size_t n = keys.size();
   table->server_begin.assign(servers + 1, 0);
   if (servers == 1) {
-    table->order.clear();
+    table->keys.assign(keys.begin(), keys.end());
+    table->position.clear();
     table->server_begin[1] = static_cast<uint32_t>(n);
     return;
   }
-  table->server_of.resize(n);
+  table->position.resize(n);
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t server = shards.ServerOf(table->keys[i]);
-    table->server_of[i] = static_cast<uint16_t>(server);
+    const uint32_t server = shards.ServerOf(keys[i]);
+    table->position[i] = server;  // For now.
     ++table->server_begin[server + 1];
   }
   for (uint32_t s = 0; s < servers; ++s) table->server_begin[s + 1] += table->server_begin[s];
-  table->order.resize(n);
+  table->keys.resize(n);
   // Fills each server's range; server_begin[s] runs from the range's begin to its end, and is then shifted back.
   for (size_t i = 0; i < n; ++i) {
-    table->order[table->server_begin[table->server_of[i]]++] = static_cast<uint32_t>(i);
+    const uint32_t to = table->server_begin[table->position[i]]++;
+    table->keys[to] = keys[i];
+    table->position[i] = to;
   }
   for (uint32_t s = servers; s > 0; --s) table->server_begin[s] = table->server_begin[s - 1];
   table->server_begin[0] = 0;
 }
 
 void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<const uint32_t> dims,
-                         const ShardAssignment& shards, uint64_t chunk_bytes) {
-  static_assert(kBuckets <= 1 << 16, "server_of holds a server in 16 bits");
+                         const ShardAssignment& shards, const ChunkBytes& chunk_bytes) {
   CHECK_EQ(keys.size(), dims.size());
-  CHECK_GT(chunk_bytes, 0u);
+  CHECK_GT(chunk_bytes.pull, 0u);
+  CHECK_GT(chunk_bytes.push, 0u);
   tables_.resize(keys.size());
   rows_ = 0;
   for (size_t t = 0; t < keys.size(); ++t) {
     CHECK_LT(keys[t].size(), size_t{1} << 32);
-    tables_[t].keys = keys[t];
     rows_ += keys[t].size();
-    OrderByServer(&tables_[t], shards);
+    OrderByServer(keys[t], shards, &tables_[t]);
   }
+  MakeCut(dims, shards.servers(), chunk_bytes.pull, &pulls_);
+  MakeCut(dims, shards.servers(), chunk_bytes.push, &pushes_);
+}
 
-  chunks_.clear();
-  pieces_.clear();
-  for (uint32_t server = 0; server < shards.servers(); ++server) {
-    const size_t first_chunk = chunks_.size();
+void KeyPartition::MakeCut(std::span<const uint32_t> dims, uint32_t servers, uint64_t chunk_bytes, Cut* cut) const {
+  cut->chunks.clear();
+  cut->pieces.clear();
+  for (uint32_t server = 0; server < servers; ++server) {
+    const size_t first_chunk = cut->chunks.size();
     const auto open_chunk = [&] {
-      const uint32_t piece = static_cast<uint32_t>(pieces_.size());
-      chunks_.push_back({.server = server,
-                         .part = static_cast<uint32_t>(chunks_.size() - first_chunk),
-                         .piece_begin = piece,
-                         .piece_end = piece});
+      const uint32_t piece = static_cast<uint32_t>(cut->pieces.size());
+      cut->chunks.push_back({.server = server,
+                             .part = static_cast<uint32_t>(cut->chunks.size() - first_chunk),
+                             .piece_begin = piece,
+                             .piece_end = piece});
     };
     open_chunk();
     uint64_t room = chunk_bytes;
@@ -65,7 +71,7 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
       while (begin < end) {
         uint64_t fit = room / key_bytes;
         if (fit == 0) {
-          if (chunks_.back().piece_begin != chunks_.back().piece_end) {
+          if (cut->chunks.back().piece_begin != cut->chunks.back().piece_end) {
             open_chunk();
             room = chunk_bytes;
             continue;
@@ -73,14 +79,14 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
           fit = 1;  // A single row larger than the chunk.
         }
         const uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(fit, end - begin));
-        pieces_.push_back({.table = t, .begin = begin, .end = begin + n});
-        ++chunks_.back().piece_end;
+        cut->pieces.push_back({.table = t, .begin = begin, .end = begin + n});
+        ++cut->chunks.back().piece_end;
         begin += n;
         room -= std::min(room, n * key_bytes);
       }
     }
-    for (size_t c = first_chunk; c < chunks_.size(); ++c) {
-      chunks_[c].parts = static_cast<uint32_t>(chunks_.size() - first_chunk);
+    for (size_t c = first_chunk; c < cut->chunks.size(); ++c) {
+      cut->chunks[c].parts = static_cast<uint32_t>(cut->chunks.size() - first_chunk);
     }
   }
 }

@@ -39,6 +39,11 @@ absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, Prepa
                              absl::StrCat("feature \"", layout.features[f].name, "\"")));
   }
   client.Partition(keys, &prepared->partition);
+  for (uint32_t f = 0; f < layout.features.size(); ++f) {
+    const std::span<const uint32_t> position = prepared->partition.position(layout.features[f].table);
+    if (position.empty()) continue;
+    for (uint32_t& index : prepared->index[f]) index = position[index];
+  }
   return absl::OkStatus();
 }
 

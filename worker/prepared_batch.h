@@ -19,7 +19,7 @@ struct PreparedBatch {
   Batch batch;
   std::vector<Dedup> tables;  // Unique keys of each table, over all features that read it.
   std::vector<std::vector<uint32_t>>
-      index;  // [features][look-ups]: position of the look-up's key in its table's unique().
+      index;  // [features][look-ups]: position of the look-up's key in partition.keys() of its table.
   KeyPartition partition;
 
   // Views; valid until the batch changes.

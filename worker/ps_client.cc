@@ -1,18 +1,16 @@
 #include "worker/ps_client.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/parallel.h"
 #include "base/status_macros.h"
+#include "embedding/row_codec.h"
 
 namespace sparrow {
 namespace {
-
-// Rows a thread copies at least; fewer are not worth waking it.
-constexpr int64_t kCopyRowsGrain = 4096;
 
 // Makes *tables have n entries; those that stay keep their memory.
 template <typename Entries>
@@ -21,52 +19,25 @@ void ResizeEntries(Entries* entries, int n) {
   while (entries->size() < n) entries->Add();
 }
 
-// The keys of a piece as the wire wants them.
-void CopyKeys(const KeyPartition& partition, const KeyPartition::Piece& piece, std::string* bytes) {
-  const uint32_t n = piece.end - piece.begin;
-  const std::span<const Key> keys = partition.keys(piece.table);
-  const std::span<const uint32_t> order = partition.order(piece.table);
-  bytes->resize(n * sizeof(Key));
-  if (order.empty()) {
-    if (n > 0) std::memcpy(bytes->data(), keys.data() + piece.begin, bytes->size());
-    return;
-  }
-  char* out = bytes->data();
-  for (uint32_t i = piece.begin; i < piece.end; ++i, out += sizeof(Key)) std::memcpy(out, &keys[order[i]], sizeof(Key));
+void SetKeys(std::span<const Key> keys, std::string* bytes) {
+  bytes->assign(reinterpret_cast<const char*>(keys.data()), keys.size_bytes());
 }
 
-void GatherRows(const KeyPartition& partition, const KeyPartition::Piece& piece, uint32_t dim,
-                std::span<const float> rows, std::string* bytes) {
-  const uint32_t n = piece.end - piece.begin;
-  const size_t row_bytes = dim * sizeof(float);
-  const std::span<const uint32_t> order = partition.order(piece.table);
-  bytes->resize(n * row_bytes);
-  char* const out = bytes->data();
-  ParallelFor(n, kCopyRowsGrain, [&](int64_t begin, int64_t end) {
-    if (order.empty()) {
-      std::memcpy(out + begin * row_bytes, rows.data() + (piece.begin + begin) * dim, (end - begin) * row_bytes);
-      return;
-    }
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(out + i * row_bytes, rows.data() + uint64_t{order[piece.begin + i]} * dim, row_bytes);
-    }
-  });
+std::span<const Key> KeysOf(const KeyPartition& partition, const KeyPartition::Piece& piece) {
+  return partition.keys(piece.table).subspan(piece.begin, piece.end - piece.begin);
 }
 
-void ScatterRows(const KeyPartition& partition, const KeyPartition::Piece& piece, uint32_t dim,
-                 const std::string& bytes, std::span<float> rows) {
-  const size_t row_bytes = dim * sizeof(float);
-  const std::span<const uint32_t> order = partition.order(piece.table);
-  const char* const in = bytes.data();
-  ParallelFor(piece.end - piece.begin, kCopyRowsGrain, [&](int64_t begin, int64_t end) {
-    if (order.empty()) {
-      std::memcpy(rows.data() + (piece.begin + begin) * dim, in + begin * row_bytes, (end - begin) * row_bytes);
-      return;
-    }
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(rows.data() + uint64_t{order[piece.begin + i]} * dim, in + i * row_bytes, row_bytes);
-    }
-  });
+// The part of a table's rows that belongs to a piece.
+template <typename T>
+std::span<T> RowsOf(std::span<T> rows, const KeyPartition::Piece& piece, uint32_t dim) {
+  return rows.subspan(size_t{piece.begin} * dim, size_t{piece.end - piece.begin} * dim);
+}
+
+// The i-th position of a `pending` field.
+uint32_t PendingOf(const std::string& pending, uint64_t i) {
+  uint32_t position;
+  std::memcpy(&position, pending.data() + i * sizeof(position), sizeof(position));
+  return position;
 }
 
 }  // namespace
@@ -74,7 +45,9 @@ void ScatterRows(const KeyPartition& partition, const KeyPartition::Piece& piece
 PsClient::PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers)
     : options_(options), shards_(std::move(shards)), servers_(std::move(servers)) {
   CHECK_EQ(servers_.size(), shards_.servers());
-  CHECK(options_.chunk_bytes > 0 && options_.chunk_bytes <= kChunkBytesMax) << options_.chunk_bytes;
+  for (const uint64_t bytes : {options_.pull_chunk_bytes, options_.push_chunk_bytes}) {
+    CHECK(bytes > 0 && bytes <= kChunkBytesMax) << bytes;
+  }
 }
 
 absl::StatusOr<std::vector<uint64_t>> PsClient::OpenJob(const v1::OpenJobRequest& request) {
@@ -130,80 +103,168 @@ absl::Status PsClient::CloseJob() {
 }
 
 void PsClient::Partition(std::span<const std::span<const Key>> keys, KeyPartition* partition) const {
-  partition->Build(keys, options_.dims, shards_, options_.chunk_bytes);
+  partition->Build(keys, options_.dims, shards_,
+                   {.pull = options_.pull_chunk_bytes, .push = options_.push_chunk_bytes});
 }
 
 void PsClient::Cancel() {
   for (PsServer& server : servers_) server.transport->Cancel();
 }
 
-PsPull::PsPull(PsClient* client) : client_(client), calls_(&client->servers_, &PsTransport::Pull, "pull") {}
+PsPull::PsPull(PsClient* client)
+    : client_(client),
+      calls_(&client->servers_, &PsTransport::Pull, "pull"),
+      again_(&client->servers_, &PsTransport::Pull, "pull") {}
 
-void PsPull::Start(uint64_t step, bool create, const KeyPartition* partition) {
+void PsPull::SetHead(v1::PullRequest* request) const {
+  *request->mutable_context() = client_->options_.context;
+  request->set_step(ask_.step);
+  request->set_create(ask_.create);
+  request->set_row_type(static_cast<v1::RowType>(client_->options_.pull_type));
+}
+
+void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows) {
+  ask_ = ask;
   partition_ = partition;
-  const std::span<const KeyPartition::Chunk> chunks = partition->chunks();
-  calls_.Resize(chunks.size());
-  for (size_t call = 0; call < chunks.size(); ++call) {
-    const KeyPartition::Chunk& chunk = chunks[call];
-    v1::PullRequest* request = calls_.request(call);
-    *request->mutable_context() = client_->options_.context;
-    request->set_step(step);
-    request->set_create(create);
+  bytes_ = 0;
+  const KeyPartition::Cut& cut = partition->pulls();
+  calls_.Resize(cut.chunks.size());
+  for (size_t call = 0; call < cut.chunks.size(); ++call) {
+    const KeyPartition::Chunk& chunk = cut.chunks[call];
+    RowPull* pull = calls_.request(call);
+    v1::PullRequest* request = &pull->message;
+    SetHead(request);
+    request->set_part(chunk.part);
+    request->set_parts(chunk.parts);
+    request->set_ahead(ask.ahead);
     ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
+    pull->rows.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
-      const KeyPartition::Piece& piece = partition->pieces()[p];
+      const KeyPartition::Piece& piece = cut.pieces[p];
+      const uint32_t dim = client_->options_.dims[piece.table];
       v1::TableKeys* keys = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
       keys->set_table(piece.table);
-      CopyKeys(*partition, piece, keys->mutable_keys());
+      SetKeys(KeysOf(*partition, piece), keys->mutable_keys());
+      pull->rows.push_back(RowsOf(rows[piece.table], piece, dim));
+      bytes_ += keys->keys().size() + (piece.end - piece.begin) * RowWireBytes(client_->options_.pull_type, dim);
     }
   }
   calls_.Start({client_->options_.pull_timeout, client_->options_.unavailable_timeout},
-               [&](size_t call) { return chunks[call].server; });
+               [&](size_t call) { return cut.chunks[call].server; });
 }
 
-absl::Status PsPull::Finish(std::span<const std::span<float>> rows) {
+absl::Status PsPull::Finish() {
   CHECK(partition_ != nullptr) << "Start comes first";
+  partition_ = nullptr;
   RETURN_IF_ERROR(calls_.Await());
-  const std::vector<uint32_t>& dims = client_->options_.dims;
-  bytes_ = 0;
-  for (size_t call = 0; call < calls_.size(); ++call) {
-    const KeyPartition::Chunk& chunk = partition_->chunks()[call];
-    const v1::PullResponse& response = calls_.response(call);
-    const auto wrong = [&](const std::string& what) {
-      return absl::InternalError(absl::StrCat("parameter server ", chunk.server, " at ",
-                                              client_->servers_[chunk.server].address, ": pull: answered ", what));
-    };
-    const uint32_t pieces = chunk.piece_end - chunk.piece_begin;
-    if (response.tables_size() != static_cast<int>(pieces)) {
-      return wrong(absl::StrCat(response.tables_size(), " tables where ", pieces, " were asked for"));
+  for (size_t call = 0; call < calls_.size(); ++call) RETURN_IF_ERROR(CheckAnswer(calls_, call));
+  return PullPending();
+}
+
+absl::Status PsPull::CheckAnswer(const Calls& calls, size_t call) const {
+  const v1::PullRequest& request = calls.request(call).message;
+  const v1::PullResponse& response = calls.response(call);
+  const uint32_t server = calls.server(call);
+  const auto wrong = [&](const auto&... what) {
+    return absl::InternalError(absl::StrCat("parameter server ", server, " at ", client_->servers_[server].address,
+                                            ": pull: answered ", what...));
+  };
+  if (response.tables_size() != request.tables_size()) {
+    return wrong(response.tables_size(), " tables where ", request.tables_size(), " were asked for");
+  }
+  for (int t = 0; t < request.tables_size(); ++t) {
+    const uint32_t table = request.tables(t).table();
+    const v1::TableRows& got = response.tables(t);
+    if (got.table() != table || got.dim() != client_->options_.dims[table]) {
+      return wrong("table ", got.table(), " of dim ", got.dim(), " where table ", table, " of dim ",
+                   client_->options_.dims[table], " was asked for");
     }
-    for (uint32_t p = 0; p < pieces; ++p) {
-      const KeyPartition::Piece& piece = partition_->pieces()[chunk.piece_begin + p];
-      const v1::TableRows& got = response.tables(static_cast<int>(p));
-      const uint32_t dim = dims[piece.table];
-      const uint64_t n = piece.end - piece.begin;
-      if (got.table() != piece.table || got.dim() != dim || got.rows().size() != n * dim * sizeof(float)) {
-        return wrong(absl::StrCat("table ", got.table(), " of dim ", got.dim(), " in ", got.rows().size(),
-                                  " bytes where table ", piece.table, " of dim ", dim, " in ", n * dim * sizeof(float),
-                                  " bytes was asked for"));
+    if (got.pending().empty()) continue;
+    const uint64_t n = request.tables(t).keys().size() / sizeof(Key);
+    const uint64_t pending = got.pending().size() / sizeof(uint32_t);
+    if (got.pending().size() % sizeof(uint32_t) != 0 || !request.ahead()) {
+      return wrong(got.pending().size(), " bytes of pending positions of table ", table,
+                   request.ahead() ? ", not a multiple of 4" : " to a pull that is not ahead");
+    }
+    uint64_t least = 0;
+    for (uint64_t i = 0; i < pending; ++i) {
+      const uint32_t position = PendingOf(got.pending(), i);
+      if (position < least || position >= n) {
+        return wrong("pending position ", position, " of table ", table, ", expected ", least, " to ", n - 1);
       }
-      ScatterRows(*partition_, piece, dim, got.rows(), rows[piece.table]);
-      bytes_ += n * (sizeof(Key) + dim * sizeof(float));
+      least = uint64_t{position} + 1;
     }
   }
-  partition_ = nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status PsPull::PullPending() {
+  // The calls with a pending key, each asked again for those alone.
+  std::vector<size_t> calls;
+  for (size_t call = 0; call < calls_.size(); ++call) {
+    for (const v1::TableRows& table : calls_.response(call).tables()) {
+      if (table.pending().empty()) continue;
+      calls.push_back(call);
+      break;
+    }
+  }
+  if (calls.empty()) return absl::OkStatus();
+  again_.Resize(calls.size());
+  size_t buffers = 0;
+  for (size_t c = 0; c < calls.size(); ++c) {
+    const RowPull& first = *calls_.request(calls[c]);
+    RowPull* pull = again_.request(c);
+    v1::PullRequest* request = &pull->message;
+    SetHead(request);
+    request->clear_tables();
+    pull->rows.clear();
+    for (int t = 0; t < first.message.tables_size(); ++t) {
+      const std::string& pending = calls_.response(calls[c]).tables(t).pending();
+      const uint32_t table = first.message.tables(t).table();
+      const uint32_t dim = client_->options_.dims[table];
+      const uint64_t n = pending.size() / sizeof(uint32_t);
+      v1::TableKeys* keys = request->add_tables();
+      keys->set_table(table);
+      for (uint64_t i = 0; i < n; ++i) {
+        keys->mutable_keys()->append(first.message.tables(t).keys(), PendingOf(pending, i) * sizeof(Key), sizeof(Key));
+      }
+      if (buffers == pending_rows_.size()) pending_rows_.emplace_back();
+      pending_rows_[buffers].resize(n * dim);
+      pull->rows.push_back(pending_rows_[buffers++]);
+      bytes_ += n * (sizeof(Key) + RowWireBytes(client_->options_.pull_type, dim));
+    }
+  }
+  again_.Start({client_->options_.pull_timeout, client_->options_.unavailable_timeout},
+               [&](size_t c) { return calls_.server(calls[c]); });
+  RETURN_IF_ERROR(again_.Await());
+  for (size_t c = 0; c < calls.size(); ++c) {
+    RETURN_IF_ERROR(CheckAnswer(again_, c));
+    for (int t = 0; t < again_.response(c).tables_size(); ++t) {
+      const std::string& pending = calls_.response(calls[c]).tables(t).pending();
+      const uint32_t dim = client_->options_.dims[again_.response(c).tables(t).table()];
+      const std::span<float> from = again_.request(c)->rows[static_cast<size_t>(t)];
+      const std::span<float> to = calls_.request(calls[c])->rows[static_cast<size_t>(t)];
+      for (uint64_t i = 0; i * sizeof(uint32_t) < pending.size(); ++i) {
+        std::copy_n(from.data() + i * dim, dim, to.data() + size_t{PendingOf(pending, i)} * dim);
+      }
+    }
+  }
   return absl::OkStatus();
 }
 
 PsPush::PsPush(PsClient* client) : client_(client), calls_(&client->servers_, &PsTransport::Push, "push") {}
 
 void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients) {
-  const std::span<const KeyPartition::Chunk> chunks = partition.chunks();
-  calls_.Resize(chunks.size());
+  const KeyPartition::Cut& cut = partition.pushes();
+  const RowType type = client_->options_.push_type;
+  calls_.Resize(cut.chunks.size());
+  encoded_.resize(std::max(encoded_.size(), cut.pieces.size()));
   bytes_ = 0;
-  for (size_t c = 0; c < chunks.size(); ++c) {
-    const KeyPartition::Chunk& chunk = chunks[c];
-    v1::PushRequest* request = calls_.request(c);
+  saturated_ = 0;
+  for (size_t c = 0; c < cut.chunks.size(); ++c) {
+    const KeyPartition::Chunk& chunk = cut.chunks[c];
+    RowPush* push = calls_.request(c);
+    v1::PushRequest* request = &push->message;
     *request->mutable_context() = client_->options_.context;
     request->set_step(step.step);
     request->set_part(chunk.part);
@@ -211,18 +272,27 @@ void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<co
     request->set_samples(step.samples);
     request->set_learning_rate_factor(step.learning_rate_factor);
     ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
+    push->gradients.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
-      const KeyPartition::Piece& piece = partition.pieces()[p];
+      const KeyPartition::Piece& piece = cut.pieces[p];
       const uint32_t dim = client_->options_.dims[piece.table];
+      const std::span<const float> rows = RowsOf(gradients[piece.table], piece, dim);
       v1::TableGradients* table = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
       table->set_table(piece.table);
-      CopyKeys(partition, piece, table->mutable_keys());
-      GatherRows(partition, piece, dim, gradients[piece.table], table->mutable_gradients());
-      bytes_ += table->keys().size() + table->gradients().size();
+      table->set_row_type(static_cast<v1::RowType>(type));
+      SetKeys(KeysOf(partition, piece), table->mutable_keys());
+      if (type == RowType::kFloat32) {
+        push->gradients.emplace_back(reinterpret_cast<const char*>(rows.data()), rows.size_bytes());
+      } else {
+        encoded_[p].resize((piece.end - piece.begin) * RowWireBytes(type, dim));
+        EncodeRows(type, rows, dim, encoded_[p].data(), &saturated_);
+        push->gradients.emplace_back(encoded_[p]);
+      }
+      bytes_ += table->keys().size() + push->gradients.back().size();
     }
   }
   calls_.Start({client_->options_.push_timeout, client_->options_.unavailable_timeout},
-               [&](size_t c) { return chunks[c].server; });
+               [&](size_t c) { return cut.chunks[c].server; });
 }
 
 absl::Status PsPush::Finish() { return calls_.Await(); }

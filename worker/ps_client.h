@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "embedding/partition.h"
+#include "embedding/row_type.h"
 #include "sparrow/v1/parameter_server.pb.h"
 #include "worker/call_set.h"
 #include "worker/key_partition.h"
@@ -34,8 +35,12 @@ struct PsClientOptions {
   absl::Duration close_timeout = absl::Seconds(5);
   absl::Duration unavailable_timeout = absl::Seconds(10);  // A server that is not there for this long is given up.
 
+  RowType pull_type = RowType::kFloat32;  // Of rows on their way here.
+  RowType push_type = RowType::kFloat32;  // Of gradients on their way to the servers.
+
   // Performance.
-  uint64_t chunk_bytes = 8 << 20;  // Keys and rows in one message; at most kChunkBytesMax.
+  uint64_t pull_chunk_bytes = 256 << 10;  // Keys and rows of one pull message: while one travels, the next is read.
+  uint64_t push_chunk_bytes = 8 << 20;    // Of a push message. Both at most kChunkBytesMax.
 };
 
 // Leaves room under kMessageBytesMax for what a message holds besides keys and rows.
@@ -48,7 +53,7 @@ class PsPush;
 class PsClient {
  public:
   // servers[i] is entry i of the shard map. REQUIRES: servers.size() == shards.servers();
-  // 0 < chunk_bytes <= kChunkBytesMax.
+  // 0 < pull_chunk_bytes, push_chunk_bytes <= kChunkBytesMax.
   PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers);
 
   // Opens the job on every server. `request` holds everything but context, shard map and server, which are filled in.
@@ -81,21 +86,36 @@ class PsPull {
  public:
   explicit PsPull(PsClient* client);
 
-  // Asks for the rows as they are after `step` steps. create: absent rows come to be; else this is a look
-  // (evaluation). A server without a key is asked for none, so that after Finish all of them have applied `step` steps
-  // and will take a push of step `step`. `partition` stays as it is until Finish.
-  void Start(uint64_t step, bool create, const KeyPartition* partition);
-  // Waits, and writes row i of table t, that of keys(t)[i], to rows[t][i * dim ...].
-  // REQUIRES: Start; rows[t].size() == keys(t).size() * dim.
-  absl::Status Finish(std::span<const std::span<float>> rows /*[tables]*/);
+  struct Ask {
+    uint64_t step = 0;    // Rows as they are after this many steps.
+    bool create = false;  // Absent rows come to be; else this is a look (evaluation).
+    bool ahead =
+        false;  // May be answered before step-1 is applied, but for rows that it may touch (PullRequest.ahead).
+  };
+  // Asks for the rows; row i of table t, that of keys(t)[i], is written to rows[t][i * dim ...] as answers come. A
+  // server without a key is asked for none, so that after Finish all of them have applied `step` steps and will take a
+  // push of step `step`. `partition` and `rows` stay as they are until Finish. REQUIRES: rows[t].size() ==
+  // keys(t).size() * dim.
+  void Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows /*[tables]*/);
+  // Waits for all rows. REQUIRES: Start.
+  absl::Status Finish();
 
   uint64_t bytes() const { return bytes_; }  // Of keys and rows in the last pull.
 
  private:
+  using Calls = CallSet<RowPull, v1::PullResponse>;
+
+  void SetHead(v1::PullRequest* request) const;
+  absl::Status CheckAnswer(const Calls& calls, size_t call) const;
+  absl::Status PullPending();
+
   PsClient* const client_;
+  Ask ask_;
   const KeyPartition* partition_ = nullptr;
   uint64_t bytes_ = 0;
-  CallSet<v1::PullRequest, v1::PullResponse> calls_;
+  std::vector<std::vector<float>> pending_rows_;  // Of `again_`'s calls and tables, one after the other.
+  Calls calls_;
+  Calls again_;  // For keys that were pending.
 };
 
 // The row gradients of one step, on their way. Reusable; one at a time. The client outlives it.
@@ -109,18 +129,24 @@ class PsPush {
     double learning_rate_factor = 1;
   };
   // Sends gradients[t], sums over this worker's samples for keys(t), to the servers of the keys; a server without a key
-  // gets an empty part. The gradients are copied before this returns.
+  // gets an empty part. `gradients` stay as they are until Finish: float32 ones are sent from where they lie.
   // REQUIRES: gradients[t].size() == keys(t).size() * dim.
   void Start(const Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients);
   // Waits until every server has taken its parts. REQUIRES: Start.
   absl::Status Finish();
 
-  uint64_t bytes() const { return bytes_; }  // Of keys and gradients in the last push.
+  // Of the last push:
+  uint64_t bytes() const { return bytes_; }  // keys and gradients,
+  uint64_t saturated() const {
+    return saturated_;
+  }  // gradients beyond the range of push_type, sent as its largest value.
 
  private:
   PsClient* const client_;
   uint64_t bytes_ = 0;
-  CallSet<v1::PushRequest, v1::PushResponse> calls_;
+  uint64_t saturated_ = 0;
+  std::vector<std::vector<char>> encoded_;  // [pieces]: gradients of another type than float32.
+  CallSet<RowPush, v1::PushResponse> calls_;
 };
 
 }  // namespace sparrow

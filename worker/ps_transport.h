@@ -6,7 +6,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -14,16 +16,30 @@
 
 namespace sparrow {
 
-// Thread-safe. `done` is called exactly once, on any thread, possibly before the call returns; request and response
-// live until then.
+// A pull, and where its rows go.
+struct RowPull {
+  v1::PullRequest message;
+  std::vector<std::span<float>> rows;  // [message.tables], each [n, dim]: of the keys of that entry, in their order.
+};
+
+// A push whose gradients lie beside its message.
+struct RowPush {
+  v1::PushRequest message;                       // Its `gradients` are empty.
+  std::vector<std::span<const char>> gradients;  // [message.tables]: bytes of its row_type; of FLOAT32, floats.
+};
+
+// Thread-safe. `done` is called exactly once, on any thread, possibly before the call returns; request and response,
+// and the memory that a request points to, live until then.
 class PsTransport {
  public:
   using Done = std::function<void(absl::Status)>;
 
   virtual ~PsTransport() = default;  // Cancels what is in flight and waits for its `done`.
 
-  virtual void Pull(const v1::PullRequest* request, v1::PullResponse* response, absl::Duration timeout, Done done) = 0;
-  virtual void Push(const v1::PushRequest* request, v1::PushResponse* response, absl::Duration timeout, Done done) = 0;
+  // Writes the rows to request->rows; the response has all but them. Internal if the answer is for other tables or has
+  // rows of another size or type than were asked for. After an error the rows are unspecified.
+  virtual void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) = 0;
+  virtual void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) = 0;
   virtual void OpenJob(const v1::OpenJobRequest* request, v1::OpenJobResponse* response, absl::Duration timeout,
                        Done done) = 0;
   virtual void SaveTables(const v1::SaveTablesRequest* request, v1::SaveTablesResponse* response,

@@ -50,7 +50,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   const double factor = LearningRateFactor(parts_.config->schedule(), batch.step);
   Stopwatch watch;
 
-  RETURN_IF_ERROR(pull_.Finish(batch_model_.Rows(*now)));
+  RETURN_IF_ERROR(pull_.Finish());
   watch.Mark(StepPart::kPull);
 
   const BatchModel::Result result_of_batch = batch_model_.ForwardBackward(*now);
@@ -117,7 +117,8 @@ absl::Status TrainLoop::FetchNext() {
 }
 
 void TrainLoop::PullNext() {
-  if (next_ != nullptr) pull_.Start(next_->batch.step, /*create=*/true, &next_->partition);
+  if (next_ == nullptr) return;
+  pull_.Start({.step = next_->batch.step, .create = true}, &next_->partition, batch_model_.Rows(*next_));
 }
 
 absl::StatusOr<std::span<const float>> TrainLoop::ReduceOverWorkers(double* loss_sum, uint64_t* samples) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,7 +24,8 @@ class FakeShard final : public Shard {
     response->add_rows(5);
     return absl::OkStatus();
   }
-  uint64_t Pull(const v1::PullRequest* request, v1::PullResponse* response, Done done) override {
+  uint64_t Pull(const v1::PullRequest* request, std::span<const std::span<float>>, v1::PullResponse* response,
+                Done done) override {
     response->set_version(request->step());
     if (request->step() == 0) {
       done(absl::OkStatus());
@@ -34,7 +36,8 @@ class FakeShard final : public Shard {
     return last_id_;
   }
   void CancelPull(uint64_t id) override { End(id, absl::CancelledError("by CancelPull")); }
-  absl::Status Push(const v1::PushRequest& request, v1::PushResponse*) override {
+  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>>,
+                    v1::PushResponse*) override {
     return request.parts() == 0 ? absl::InvalidArgumentError("no parts") : absl::OkStatus();
   }
   absl::Status SaveTables(const v1::SaveTablesRequest&, v1::SaveTablesResponse* response) override {
@@ -76,14 +79,14 @@ class FakeShard final : public Shard {
 
 // A pull and its end.
 struct PullCall {
-  v1::PullRequest request;
+  RowPull request;
   v1::PullResponse response;
   absl::Status status;
   int ends = 0;
   absl::Notification ended;
 
   void Start(PsTransport* transport, uint64_t step, absl::Duration timeout = absl::Seconds(60)) {
-    request.set_step(step);
+    request.message.set_step(step);
     transport->Pull(&request, &response, timeout, [this](absl::Status s) {
       status = std::move(s);
       ++ends;
@@ -105,7 +108,7 @@ TEST(DirectTransport, EveryCallReachesTheShardAndBringsItsAnswer) {
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(opened.rows(0), 5u);
 
-  v1::PushRequest push;
+  RowPush push;
   v1::PushResponse pushed;
   transport->Push(&push, &pushed, timeout, done);
   EXPECT_EQ(status, absl::InvalidArgumentError("no parts"));
@@ -144,7 +147,7 @@ TEST(DirectTransport, CancelEndsWhatWaitsAndWhatComesLater) {
   later.Start(transport.get(), 0);
   EXPECT_TRUE(absl::IsCancelled(later.status)) << later.status;
   absl::Status pushed;
-  v1::PushRequest push;
+  RowPush push;
   v1::PushResponse response;
   transport->Push(&push, &response, absl::Seconds(1), [&](absl::Status s) { pushed = std::move(s); });
   EXPECT_TRUE(absl::IsCancelled(pushed)) << pushed;

@@ -169,11 +169,29 @@ class FakeTransport final : public PsTransport {
     for (std::thread& thread : threads) thread.join();
   }
 
-  void Pull(const v1::PullRequest* request, v1::PullResponse* response, absl::Duration, Done done) override {
-    Run([=, this] { return server_->Pull(*request, response); }, hold_, std::move(done));
+  void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration, Done done) override {
+    Run(
+        [=, this] {
+          const absl::Status status = server_->Pull(request->message, response);
+          for (int i = 0; i < response->tables_size(); ++i) {
+            CopyBytes(response->tables(i).rows(), request->rows[static_cast<size_t>(i)]);
+            response->mutable_tables(i)->clear_rows();
+          }
+          return status;
+        },
+        hold_, std::move(done));
   }
-  void Push(const v1::PushRequest* request, v1::PushResponse* response, absl::Duration, Done done) override {
-    Run([=, this] { return server_->Push(*request, response); }, false, std::move(done));
+  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration, Done done) override {
+    Run(
+        [=, this] {
+          v1::PushRequest message = request->message;
+          for (int i = 0; i < message.tables_size(); ++i) {
+            const std::span<const char> gradients = request->gradients[static_cast<size_t>(i)];
+            message.mutable_tables(i)->set_gradients(gradients.data(), gradients.size());
+          }
+          return server_->Push(message, response);
+        },
+        false, std::move(done));
   }
   void OpenJob(const v1::OpenJobRequest*, v1::OpenJobResponse*, absl::Duration, Done done) override {
     done(absl::UnimplementedError("not part of this fake"));

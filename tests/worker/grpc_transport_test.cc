@@ -58,7 +58,8 @@ class GrpcCluster {
     options.context = job_.Context();
     for (const v1::TableConfig& table : job_.tables) options.dims.push_back(table.dim());
     options.unavailable_timeout = absl::Seconds(1);
-    options.chunk_bytes = chunk_bytes;
+    options.pull_chunk_bytes = chunk_bytes;
+    options.push_chunk_bytes = chunk_bytes;
     client_ = std::make_unique<PsClient>(options, job_.shards, std::move(ends));
     const auto opened = client_->OpenJob(job_.Open());
     CHECK(opened.ok()) << opened.status();
@@ -74,8 +75,8 @@ class GrpcCluster {
     rows->assign(keys.size() * job_.tables[0].dim(), -1.0f);
     const std::vector<std::span<float>> out = {*rows};
     PsPull pull(client_.get());
-    pull.Start(step, true, &partition);
-    return pull.Finish(out);
+    pull.Start({.step = step, .create = true}, &partition, out);
+    return pull.Finish();
   }
   absl::Status Push(uint64_t step, const std::vector<Key>& keys, const std::vector<float>& gradients) {
     const std::vector<std::span<const Key>> views = {keys};
@@ -118,7 +119,7 @@ TEST_P(LargeBatch, TravelsInChunksBothWays) {
 }
 
 // By default, and at the most that is allowed.
-INSTANTIATE_TEST_SUITE_P(Chunks, LargeBatch, ::testing::Values(PsClientOptions().chunk_bytes, kChunkBytesMax));
+INSTANTIATE_TEST_SUITE_P(Chunks, LargeBatch, ::testing::Values(PsClientOptions().push_chunk_bytes, kChunkBytesMax));
 
 // https://github.com/PaddlePaddle/Paddle/issues/18575
 TEST(GrpcTransport, AnAddressWhereNobodyListensIsNamedAfterTheConnectTimeout) {

@@ -26,10 +26,10 @@ class SlowTransport final : public PsTransport {
  public:
   explicit SlowTransport(std::unique_ptr<PsTransport> inner) : inner_(std::move(inner)) {}
 
-  void Pull(const v1::PullRequest* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
+  void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
     inner_->Pull(request, response, timeout, std::move(done));
   }
-  void Push(const v1::PushRequest* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
+  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
     absl::SleepFor(3 * kLease);
     inner_->Push(request, response, timeout, std::move(done));
   }

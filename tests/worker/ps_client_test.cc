@@ -38,7 +38,8 @@ class Cluster {
     }
     PsClientOptions options;
     options.dims = dims;
-    options.chunk_bytes = chunk_bytes;
+    options.pull_chunk_bytes = chunk_bytes;
+    options.push_chunk_bytes = chunk_bytes;
     options.unavailable_timeout = absl::Seconds(2);
     client_ = std::make_unique<PsClient>(options, ShardAssignment::RowWise(servers), std::move(ends));
   }
@@ -53,7 +54,7 @@ class Cluster {
     return partition;
   }
 
-  // Rows of all tables, by table.
+  // Rows of all tables, by table, in the order of `keys`.
   absl::StatusOr<std::vector<std::vector<float>>> Pull(const std::vector<std::vector<Key>>& keys, uint64_t step = 0) {
     const KeyPartition partition = Partition(keys);
     std::vector<std::vector<float>> rows;
@@ -61,10 +62,18 @@ class Cluster {
     for (size_t t = 0; t < keys.size(); ++t) rows.emplace_back(keys[t].size() * dims_[t], -1.0f);
     for (std::vector<float>& table : rows) views.emplace_back(table);
     PsPull pull(client_.get());
-    pull.Start(step, true, &partition);
-    const absl::Status status = pull.Finish(views);
+    pull.Start({.step = step, .create = true}, &partition, views);
+    const absl::Status status = pull.Finish();
     if (!status.ok()) return status;
-    return rows;
+    std::vector<std::vector<float>> ordered = rows;
+    for (uint32_t t = 0; t < keys.size(); ++t) {
+      const std::span<const uint32_t> position = partition.position(t);
+      for (size_t i = 0; i < position.size(); ++i) {
+        EXPECT_EQ(partition.keys(t)[position[i]], keys[t][i]);
+        std::copy_n(rows[t].begin() + position[i] * dims_[t], dims_[t], ordered[t].begin() + i * dims_[t]);
+      }
+    }
+    return ordered;
   }
 
   absl::Status Push(const std::vector<std::vector<Key>>& keys, float gradient, uint64_t step = 0) {
@@ -213,10 +222,14 @@ TEST(PsClient, MessagesAreReusedByLaterStepsOfOtherShapes) {
     const KeyPartition partition = cluster.Partition(keys);
     std::vector<float> first(keys[0].size() * 3), second(keys[1].size() * 2);
     const std::vector<std::span<float>> rows = {first, second};
-    pull.Start(0, true, &partition);
-    ASSERT_TRUE(pull.Finish(rows).ok());
-    for (size_t i = 0; i < keys[0].size(); ++i) ASSERT_EQ(first[i * 3], FakeServer::InitialValue(0, keys[0][i], 0));
-    for (size_t i = 0; i < keys[1].size(); ++i) ASSERT_EQ(second[i * 2], FakeServer::InitialValue(1, keys[1][i], 0));
+    pull.Start({.create = true}, &partition, rows);
+    ASSERT_TRUE(pull.Finish().ok());
+    for (size_t i = 0; i < keys[0].size(); ++i) {
+      ASSERT_EQ(first[i * 3], FakeServer::InitialValue(0, partition.keys(0)[i], 0));
+    }
+    for (size_t i = 0; i < keys[1].size(); ++i) {
+      ASSERT_EQ(second[i * 2], FakeServer::InitialValue(1, partition.keys(1)[i], 0));
+    }
   }
 }
 
@@ -274,8 +287,10 @@ TEST(PsClient, APullThatIsNotFinishedEndsWithItsOwner) {
   Cluster cluster(2, {2}, 8 << 20, /*held_server=*/0);
   const std::vector<std::vector<Key>> keys = {{1, 2, 3}};
   const KeyPartition partition = cluster.Partition(keys);
+  std::vector<float> room(keys[0].size() * 2);
+  const std::vector<std::span<float>> rows = {room};
   PsPull pull(cluster.client());
-  pull.Start(0, true, &partition);
+  pull.Start({.create = true}, &partition, rows);
 }
 
 }  // namespace

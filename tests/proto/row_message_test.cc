@@ -1,4 +1,4 @@
-#include "server/pull_response_encoding.h"
+#include "proto/row_message.h"
 
 #include <grpcpp/support/slice.h>
 
