@@ -48,7 +48,7 @@ TEST(Sparrowctl, OverviewListsEveryCommandAndEachHasAHelpPage) {
   const RunResult none = Ctl({});
   EXPECT_EQ(none.status, 2);
   for (const std::string command :
-       {"run", "submit", "jobs", "watch", "cancel", "cluster", "evaluate", "export", "data", "gen"}) {
+       {"run", "submit", "jobs", "watch", "cancel", "cluster", "evaluate", "predict", "export", "data", "gen"}) {
     EXPECT_THAT(none.err, HasSubstr(absl::StrCat("\n  ", command, " "))) << command;
     const RunResult page = Ctl({command, "--help"});
     EXPECT_EQ(page.status, 0) << command;
