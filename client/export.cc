@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "client/export_json.h"
 #include "dense/safetensors.h"
+#include "embedding/row_codec.h"
 #include "server/row_file.h"
 #include "worker/checkpoint.h"
 
@@ -103,6 +104,7 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
     }
     Key key = 0;
     absl::string_view record;
+    std::vector<float> weights(table.dim());
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, reader->Next(&key, &record));
       if (!more) break;
@@ -110,7 +112,9 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
       if (position == keys.end() || *position != key) {
         return absl::DataLossError(absl::StrCat(path, ": changed while it was read"));
       }
-      RETURN_IF_ERROR(rows->Put(static_cast<uint64_t>(position - keys.begin()), record));
+      DecodeRows(reader->header().storage, record.data(), 1, table.dim(), std::span(weights));
+      RETURN_IF_ERROR(
+          rows->Put(static_cast<uint64_t>(position - keys.begin()), AsBytes(std::span<const float>(weights))));
     }
   }
   return keys.size();

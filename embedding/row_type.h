@@ -4,10 +4,10 @@
 // How the numbers of a row are stored or sent (proto/sparrow/v1/row_type.proto, whose numbers these are), and the two
 // 16-bit types, number by number. bfloat16 is the upper half of a float; float16 is IEEE 754's binary16.
 //
-// A finite value never becomes an infinity: where rounding would make it one, it becomes the largest finite value of its
-// sign and is counted. A NaN becomes a quiet NaN of the same sign. An infinity stays one when rounded to the nearest
-// (what is sent: tables and requests refuse it elsewhere), and counts as out of range when rounded stochastically (what
-// is stored: an update that left float32's range).
+// A finite value never becomes an infinity: where rounding would make it one, it becomes the largest finite value of
+// its sign and is counted. A NaN becomes a quiet NaN of the same sign. An infinity stays one when rounded to the
+// nearest (what is sent: tables and requests refuse it elsewhere), and counts as out of range when rounded
+// stochastically (what is stored: an update that left float32's range).
 
 #include <cstdint>
 #include <cstring>
@@ -17,6 +17,11 @@
 namespace sparrow {
 
 enum class RowType : uint8_t { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2, kInt8 = 3 };
+
+inline const char* RowTypeName(RowType type) {
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int8"};
+  return kNames[static_cast<uint8_t>(type)];
+}
 
 namespace row_type {
 

@@ -49,7 +49,10 @@ std::string OptimizerName(SparseOptimizerKind kind) {
 }
 
 RowFileHeader HeaderOf(const TableSpec& table) {
-  return {.table = table.name, .dim = table.dim, .optimizer = OptimizerName(table.optimizer.kind)};
+  return {.table = table.name,
+          .dim = table.dim,
+          .optimizer = OptimizerName(table.optimizer.kind),
+          .storage = table.storage};
 }
 
 absl::Status Stopped() { return absl::CancelledError("the server or the job has ended"); }

@@ -21,8 +21,8 @@ namespace sparrow {
 namespace {
 
 constexpr absl::string_view kMagic = "SPARROWR";
-constexpr uint32_t kVersion = 1;
-constexpr size_t kFixedHeaderBytes = 28;
+constexpr uint32_t kVersionFloat32 = 1, kVersionStorage = 2;
+constexpr size_t kFixedHeaderBytes = 28;  // Before the storage, if there is one.
 constexpr size_t kTrailerBytes = 12;
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr uint32_t kTableNameMax = 128;
@@ -44,6 +44,11 @@ T ReadInteger(const char* bytes) {
   T value;
   std::memcpy(&value, bytes, sizeof(value));
   return value;
+}
+
+// Of the weights of a record.
+uint64_t WeightBytes(const RowFileHeader& header) {
+  return uint64_t{header.dim} * (header.storage == RowType::kFloat32 ? sizeof(float) : sizeof(uint16_t));
 }
 
 // Whether (bucket, key) comes after the row before it.
@@ -102,11 +107,13 @@ absl::Status RowFileWriter::PutHeader(uint32_t record_bytes) {
   header_written_ = true;
   record_bytes_ = record_bytes;
   std::string header(kMagic);
-  AppendInteger<uint32_t>(&header, kVersion);
+  const bool float32 = header_.storage == RowType::kFloat32;
+  AppendInteger<uint32_t>(&header, float32 ? kVersionFloat32 : kVersionStorage);
   AppendInteger<uint32_t>(&header, header_.dim);
   AppendInteger<uint32_t>(&header, record_bytes);
   AppendInteger<uint32_t>(&header, static_cast<uint32_t>(header_.table.size()));
   AppendInteger<uint32_t>(&header, static_cast<uint32_t>(header_.optimizer.size()));
+  if (!float32) AppendInteger<uint32_t>(&header, static_cast<uint32_t>(header_.storage));
   absl::StrAppend(&header, header_.table, header_.optimizer);
   AppendInteger<uint32_t>(&header, Mask(ExtendCrc(0, header)));
   return Put(header);
@@ -114,7 +121,7 @@ absl::Status RowFileWriter::PutHeader(uint32_t record_bytes) {
 
 absl::Status RowFileWriter::Append(Key key, absl::string_view record) {
   if (!header_written_) {
-    if (record.size() < uint64_t{header_.dim} * sizeof(float) || record.size() > kRecordBytesMax) {
+    if (record.size() < WeightBytes(header_) || record.size() > kRecordBytesMax) {
       return absl::InvalidArgumentError(absl::StrCat(path_, ": a record of ", record.size(), " bytes does not hold ",
                                                      header_.dim, " weights within ", kRecordBytesMax, " bytes"));
     }
@@ -216,9 +223,10 @@ absl::Status RowFileReader::ReadHeader() {
     return absl::InvalidArgumentError(absl::StrCat(path_, ": not a row file (it does not begin with ", kMagic, ")"));
   }
   const uint32_t version = ReadInteger<uint32_t>(fixed.data() + 8);
-  if (version != kVersion) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": row file of format ", version, ", this program reads format ", kVersion));
+  if (version != kVersionFloat32 && version != kVersionStorage) {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": row file of format ", version,
+                                                   ", this program reads formats ", kVersionFloat32, " and ",
+                                                   kVersionStorage));
   }
   const uint32_t name_bytes = ReadInteger<uint32_t>(fixed.data() + 20);
   const uint32_t optimizer_bytes = ReadInteger<uint32_t>(fixed.data() + 24);
@@ -226,7 +234,8 @@ absl::Status RowFileReader::ReadHeader() {
     return damaged(absl::StrCat("names of ", name_bytes, " and ", optimizer_bytes, " bytes, expected 1 to ",
                                 kTableNameMax, " and 1 to ", kOptimizerNameMax));
   }
-  const size_t checked_bytes = kFixedHeaderBytes + name_bytes + optimizer_bytes;
+  const size_t names_at = kFixedHeaderBytes + (version == kVersionStorage ? sizeof(uint32_t) : 0);
+  const size_t checked_bytes = names_at + name_bytes + optimizer_bytes;
   const size_t header_bytes = checked_bytes + sizeof(uint32_t);
   if (bytes_ < header_bytes + kTrailerBytes) {
     return absl::DataLossError(absl::StrCat(path_, ": ", bytes_, " bytes, but header and end alone take ",
@@ -239,10 +248,16 @@ absl::Status RowFileReader::ReadHeader() {
   if (crc != stored) return damaged(absl::StrCat("checksum ", crc, ", the file says ", stored));
   header_.dim = ReadInteger<uint32_t>(header.data() + 12);
   record_bytes_ = ReadInteger<uint32_t>(header.data() + 16);
-  header_.table = std::string(header.substr(kFixedHeaderBytes, name_bytes));
-  header_.optimizer = std::string(header.substr(kFixedHeaderBytes + name_bytes, optimizer_bytes));
-  if (record_bytes_ > kRecordBytesMax ||
-      (record_bytes_ != 0 && record_bytes_ < uint64_t{header_.dim} * sizeof(float))) {
+  header_.table = std::string(header.substr(names_at, name_bytes));
+  header_.optimizer = std::string(header.substr(names_at + name_bytes, optimizer_bytes));
+  if (version == kVersionStorage) {
+    const uint32_t storage = ReadInteger<uint32_t>(header.data() + kFixedHeaderBytes);
+    if (storage != static_cast<uint32_t>(RowType::kBfloat16) && storage != static_cast<uint32_t>(RowType::kFloat16)) {
+      return damaged(absl::StrCat("weights of storage ", storage));
+    }
+    header_.storage = static_cast<RowType>(storage);
+  }
+  if (record_bytes_ > kRecordBytesMax || (record_bytes_ != 0 && record_bytes_ < WeightBytes(header_))) {
     return damaged(absl::StrCat("records of ", record_bytes_, " bytes for ", header_.dim, " weights"));
   }
   Consume(header_bytes);
@@ -274,6 +289,9 @@ absl::Status RowFileReader::Expect(const RowFileHeader& expected) const {
   if (header_.table != expected.table) return differs("table", header_.table, expected.table);
   if (header_.dim != expected.dim) return differs("dim", header_.dim, expected.dim);
   if (header_.optimizer != expected.optimizer) return differs("optimizer", header_.optimizer, expected.optimizer);
+  if (header_.storage != expected.storage) {
+    return differs("storage", RowTypeName(header_.storage), RowTypeName(expected.storage));
+  }
   return absl::OkStatus();
 }
 

@@ -3,11 +3,12 @@
 
 // The rows of one table on one server, as a file of a checkpoint. Knows no table, so that a client can read it alone.
 //
-// Format, version 1, fixed for ever; integers little-endian:
+// Format, versions 1 and 2, fixed for ever; integers little-endian:
 //   char[8] "SPARROWR"   u32 version   u32 dim   u32 record bytes   u32 length of table name   u32 length of optimizer
+//   u32 storage (version 2 only, which is written where it is not 0: a RowType of embedding/row_type.h)
 //   table name           optimizer     u32 masked CRC of all bytes before it
-//   rows, by ascending (bucket, key), each:   u64 key   record (embedding/row_layout.h: float32 weights [dim] come
-//   first) u64 rows             u32 masked CRC of all bytes before it
+//   rows, by ascending (bucket, key), each:   u64 key   record (embedding/row_layout.h: the weights [dim] come first)
+//   u64 rows             u32 masked CRC of all bytes before it
 // A table without rows has 0 record bytes. The CRC is zlib's CRC-32; it is stored masked, ((c >> 15) | (c << 17)) +
 // 0xa282ead8, because the CRC of a file that ends in its own plain CRC is the same for all files, and the manifest
 // keeps a CRC of the whole.
@@ -20,15 +21,17 @@
 #include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "embedding/partition.h"
+#include "embedding/row_type.h"
 
 namespace sparrow {
 
 inline constexpr uint32_t kRecordBytesMax = 1 << 20;  // Larger ones are taken for damage.
 
 struct RowFileHeader {
-  std::string table;      // 1 to 128 bytes.
-  uint32_t dim = 0;       // Floats at the start of each record.
-  std::string optimizer;  // 1 to 64 bytes: "adam". Whose state follows the weights.
+  std::string table;                    // 1 to 128 bytes.
+  uint32_t dim = 0;                     // Weights at the start of each record.
+  std::string optimizer;                // 1 to 64 bytes: "adam". Whose state follows the weights.
+  RowType storage = RowType::kFloat32;  // Of the weights; not kInt8.
 };
 
 // Writes rows one by one to PATH.tmp; Finish gives the file its name. Not thread-safe.

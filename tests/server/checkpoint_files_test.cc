@@ -292,6 +292,10 @@ TEST_F(CheckpointFiles, AnotherConfigurationIsNamed) {
   job.tables[0].mutable_optimizer()->mutable_sgd();
   EXPECT_THAT(std::string(RestoreError(job).message()), HasSubstr("optimizer adam, expected sgd"));
   job = Restoring();
+  job.tables[0].set_storage(v1::BFLOAT16);
+  EXPECT_THAT(std::string(RestoreError(job).message()),
+              ::testing::AllOf(HasSubstr("user.server-"), HasSubstr("storage float32, expected bfloat16")));
+  job = Restoring();
   job.tables[1].set_bounded_rows(100);
   EXPECT_THAT(std::string(RestoreError(job).message()), HasSubstr("1000 bounded rows, the job has 100"));
 }

@@ -103,6 +103,39 @@ TEST(RowFile, FilesOfDifferentRowsHaveDifferentChecksums) {
   EXPECT_NE(first->crc32, second->crc32);
 }
 
+// Version 2 of the format, on top of what every file must withstand.
+TEST(RowFile, SixteenBitWeightsAreNamedAndAnotherStorageIsRefused) {
+  TemporaryDirectory directory;
+  const std::string path = directory.File("a");
+  RowFileHeader half = kHeader;
+  half.storage = RowType::kBfloat16;
+  const std::vector<Row> rows = RandomRows(50, 8);  // Too few bytes for three floats.
+  EXPECT_EQ(Write(path, rows).status().code(), absl::StatusCode::kInvalidArgument);
+  auto writer = RowFileWriter::Create(path, half);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (const Row& row : rows) ASSERT_TRUE((*writer)->Append(row.key, row.record).ok());
+  ASSERT_TRUE((*writer)->Finish().ok());
+  const auto reader = RowFileReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->header().storage, RowType::kBfloat16);
+  EXPECT_EQ((*reader)->header().table, half.table);
+  EXPECT_EQ((*reader)->header().optimizer, half.optimizer);
+  EXPECT_TRUE((*reader)->Expect(half).ok());
+  EXPECT_THAT(std::string((*reader)->Expect(kHeader).message()), HasSubstr("storage bfloat16, expected float32"));
+  Key key = 0;
+  absl::string_view record;
+  for (const Row& row : rows) {
+    ASSERT_TRUE(*(*reader)->Next(&key, &record));
+    EXPECT_TRUE((Row{key, std::string(record)}) == row);
+  }
+  EXPECT_FALSE(*(*reader)->Next(&key, &record));
+  const std::string whole = *ReadFile(path);
+  for (size_t size = 0; size < whole.size(); ++size) {
+    Overwrite(path, whole.substr(0, size));
+    EXPECT_FALSE(RowFileReader::Open(path).ok()) << size;
+  }
+}
+
 TEST(RowFile, LargestRecordsPass) {
   TemporaryDirectory directory;
   const std::vector<Row> rows = RandomRows(5, kRecordBytesMax);
