@@ -30,6 +30,9 @@ class ColdTable {
   // All or none. Replaces what is there. records[i] points to record_bytes.
   virtual absl::Status Write(std::span<const Key> keys /*[n]*/, std::span<const char* const> records /*[n]*/) = 0;
 
+  // All or none. Keys that are not there are fine.
+  virtual absl::Status Erase(std::span<const Key> keys /*[n]*/) = 0;
+
   // Every row whose bucket is in [bucket_begin, bucket_end), in order of (bucket, key). Stops at the first error and
   // returns it. The record is valid during the call.
   virtual absl::Status Scan(uint32_t bucket_begin, uint32_t bucket_end,

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "embedding/dram_tier.h"
 #include "embedding/export_order.h"
+#include "embedding/row_ledger.h"
 #include "embedding/table.h"
 
 namespace sparrow {
@@ -16,7 +17,11 @@ namespace {
 class HostTable final : public Table {
  public:
   HostTable(TableSpec spec_in, MemoryBudget* budget)
-      : Table(std::move(spec_in)), layout_(spec().Layout()), budget_(budget), dram_(spec(), budget) {}
+      : Table(std::move(spec_in)),
+        layout_(spec().Layout()),
+        budget_(budget),
+        ledger_(RowLedger::Make(spec(), budget)),
+        dram_(spec(), budget) {}
 
   absl::Status Pull(std::span<const Key> keys, PullMode mode, std::span<float> rows) override {
     CHECK_EQ(rows.size(), keys.size() * dim());
@@ -24,11 +29,12 @@ class HostTable final : public Table {
     const auto copy = [&](uint32_t position, const char* record) {
       LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     };
-    if (mode == PullMode::kCreate) return UseRows(keys, layout_.weight_bytes(), copy);
+    if (mode == PullMode::kCreate && ledger_ == nullptr) return UseRows(keys, layout_.weight_bytes(), copy);
     absl::ReaderMutexLock lock(&mu_);
     BatchPlan& plan = BatchPlan::OfThread();
     plan.Build(keys, dram_.stripes());
     dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, copy);
+    if (mode == PullMode::kCreate) ledger_->CountAbsentPulls(plan.TotalMissing());
     plan.ForEachStripe([&](uint32_t s) {
       for (const uint32_t position : plan.Missing(s)) {
         LoadInitialWeights(spec(), keys[position], rows.data() + uint64_t{position} * dim());
@@ -42,11 +48,29 @@ class HostTable final : public Table {
     CHECK_EQ(gradients.size(), keys.size() * dim());
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
-    // Absent rows come first where memory might run out, so that then no row has been updated.
-    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
-    const RowUpdate update(spec(), options);
-    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
-      saturated_.Add(update(keys[position], gradients.data() + uint64_t{position} * dim(), record));
+    const auto gradient = [&](size_t i) { return gradients.data() + i * dim(); };
+    if (ledger_ == nullptr) return Update(keys, options, gradient);
+    const std::vector<uint32_t> admitted = ledger_->Admit(keys, options.step);
+    if (admitted.size() == keys.size()) return Update(keys, options, gradient);
+    std::vector<Key> some;
+    for (const uint32_t position : admitted) some.push_back(keys[position]);
+    return Update(some, options, [&](size_t i) { return gradient(admitted[i]); });
+  }
+
+  absl::Status EndStep(uint64_t step) override {
+    if (ledger_ == nullptr) return absl::OkStatus();
+    absl::ReaderMutexLock lock(&mu_);
+    return ledger_->EndStep(step, [&](std::span<const RowLedger::Victim> victims) -> absl::StatusOr<uint64_t> {
+      uint64_t forgotten = 0;
+      for (const RowLedger::Victim& victim : victims) {
+        DramTier::Stripe& stripe = dram_.StripeOf(victim.key);
+        absl::MutexLock stripe_lock(&stripe.mu);
+        if (!ledger_->IsUnchanged(victim)) continue;
+        dram_.Erase(victim.key, &stripe);
+        ledger_->Erase(victim.key);
+        ++forgotten;
+      }
+      return forgotten;
     });
   }
 
@@ -71,6 +95,7 @@ class HostTable final : public Table {
       entry = dram_.Insert(key, 0, &stripe);
     }
     std::memcpy(dram_.Record(*entry), record.data(), record.size());
+    if (ledger_ != nullptr) ledger_->Put(key, layout_.Metadata(record.data()), /*is_import=*/true);
     return absl::OkStatus();
   }
 
@@ -79,10 +104,28 @@ class HostTable final : public Table {
     stats.dram_rows = stats.rows = dram_.rows();
     stats.dram_bytes = dram_.bytes();
     stats.saturated_weights = saturated_.value();
+    if (ledger_ != nullptr) stats.dram_bytes += ledger_->bytes();
+    AddDecisionsTo(&stats);
     return stats;
   }
 
+  void AddDecisionsTo(TableStats* stats) const override {
+    if (ledger_ != nullptr) ledger_->AddDecisionsTo(stats);
+  }
+
  private:
+  // gradient(i) is that of keys[i].
+  template <typename Gradient>
+  absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
+    // Absent rows come first where memory might run out, so that then no row has been updated.
+    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
+    const RowUpdate update(spec(), options);
+    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
+      saturated_.Add(update(keys[position], gradient(position), record));
+      if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
+    });
+  }
+
   // Calls use(position, record) for every key, making the rows that are absent: all of them, or, if memory runs out,
   // none and `use` was called for those that were there only.
   template <typename Use>
@@ -145,6 +188,7 @@ class HostTable final : public Table {
 
   const RowLayout layout_;
   MemoryBudget* const budget_;
+  const std::unique_ptr<RowLedger> ledger_;  // Null: every id has a row, and keeps it.
 
   absl::Mutex mu_;  // Export holds it alone; everybody else shares it. Taken before a stripe's.
   DramTier dram_;

@@ -152,10 +152,18 @@ class RocksTable final : public ColdTable {
       const rocksdb::Status put = batch.Put(family, AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
       CHECK(put.ok()) << put.ToString();  // Into memory.
     }
-    rocksdb::WriteOptions options;
-    options.disableWAL = true;
-    return FromRocks(store_->db()->Write(options, &batch), absl::StrCat("write ", keys.size(), " rows"),
-                     store_->directory());
+    return Write(&batch, absl::StrCat("write ", keys.size(), " rows"));
+  }
+
+  absl::Status Erase(std::span<const Key> keys) override {
+    if (family() == nullptr) return absl::OkStatus();
+    rocksdb::WriteBatch batch(keys.size() * (kKeyBytes + 8));
+    for (const Key row_key : keys) {
+      const RocksKey key = MakeRocksKey(BucketOf(row_key), row_key);
+      const rocksdb::Status put = batch.Delete(family(), AsSlice(key));
+      CHECK(put.ok()) << put.ToString();  // Into memory.
+    }
+    return Write(&batch, absl::StrCat("erase ", keys.size(), " rows"));
   }
 
   absl::Status Scan(uint32_t bucket_begin, uint32_t bucket_end,
@@ -184,6 +192,12 @@ class RocksTable final : public ColdTable {
   }
 
  private:
+  absl::Status Write(rocksdb::WriteBatch* batch, absl::string_view what) {
+    rocksdb::WriteOptions options;
+    options.disableWAL = true;
+    return FromRocks(store_->db()->Write(options, batch), what, store_->directory());
+  }
+
   absl::Status CheckSize(Key key, const rocksdb::Slice& value) const {
     if (value.size() == record_bytes_) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("cold store ", store_->directory(), ": the row of key ", key, " has ",

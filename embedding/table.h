@@ -28,7 +28,7 @@
 namespace sparrow {
 
 enum class PullMode {
-  kCreate,  // Training: an absent row is created.
+  kCreate,  // Training: an absent row is created, unless the table has admission or eviction.
   kLook,    // Evaluation: an absent row is answered with its initial value; nothing is created, moved between tiers or
             // evicted.
 };
@@ -46,13 +46,20 @@ class Table {
   virtual absl::Status Pull(std::span<const Key> keys /*[n]*/, PullMode mode, std::span<float> rows /*[n, dim]*/) = 0;
 
   // Updates each row with its summed gradient (embedding/apply.h says what the options do); an absent row is created
-  // first. All or nothing with respect to errors that can be foreseen: OutOfRange (a key outside a bounded table),
-  // InvalidArgument (a gradient that is not finite or above kGradientMax; names table and key), ResourceExhausted.
-  // After an error of the cold tier some of the rows have been updated and some not.
-  // REQUIRES: keys unique; gradients.size() == keys.size() * dim().
+  // first. With admission, the gradient of a key that has no row and is not admitted is dropped and counted. All or
+  // nothing with respect to errors that can be foreseen: OutOfRange (a key outside a bounded table), InvalidArgument (a
+  // gradient that is not finite or above kGradientMax; names table and key), ResourceExhausted. After an error of the
+  // cold tier some of the rows have been updated and some not. REQUIRES: keys unique; gradients.size() == keys.size() *
+  // dim().
   using ApplyOptions = sparrow::ApplyOptions;
   virtual absl::Status Apply(std::span<const Key> keys /*[n]*/, std::span<const float> gradients /*[n, dim]*/,
                              const ApplyOptions& options) = 0;
+
+  // For tables with eviction: forgets rows, as spec().eviction says, once all updates of `step` are in; at once for
+  // others. A row that comes back is a new one. Called with ascending steps, beside any other call; what the rows are
+  // afterwards depends on updates and steps alone. After an error of the cold tier some of the rows are forgotten and
+  // some not, each wholly.
+  virtual absl::Status EndStep(uint64_t step) = 0;
 
   // Calls visit(key, record) for every row, in order of (bucket, key), each exactly once, as of one moment: Pull and
   // Apply wait meanwhile, so `visit` must not call this table. Stops at the first error and returns it. The record is
@@ -64,6 +71,8 @@ class Table {
   virtual absl::Status Import(Key key, absl::string_view record) = 0;
 
   virtual TableStats Stats() const = 0;
+  // Adds the decisions of admission and eviction alone: a few loads, where Stats may ask the cold tier.
+  virtual void AddDecisionsTo(TableStats* stats) const = 0;
 
  protected:
   explicit Table(TableSpec spec) : spec_(std::move(spec)) {}

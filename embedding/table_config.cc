@@ -186,6 +186,65 @@ absl::StatusOr<Initializer> ParseInitializer(const v1::TableConfig& config) {
   return result;
 }
 
+// Admission and eviction make and forget rows; a bounded table has all of its rows always.
+absl::Status CheckHashed(const v1::TableConfig& config, absl::string_view field) {
+  if (config.kind_case() == v1::TableConfig::kHashed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table \"", config.name(), "\": ", field, " is for hashed tables, but ", "this one has bounded_rows ",
+      config.bounded_rows(), "; use hashed {} ", "or leave ", field, " out"));
+}
+
+absl::StatusOr<Admission> ParseAdmission(const v1::TableConfig& config) {
+  constexpr uint32_t kCountMax = 255;
+  Admission admission;
+  if (!config.has_admission()) return admission;
+  RETURN_IF_ERROR(CheckHashed(config, "admission"));
+  Numbers check(config.name());
+  switch (config.admission().kind_case()) {
+    case v1::AdmissionConfig::kCount:
+      admission.count = config.admission().count();
+      if (admission.count < 1 || admission.count > kCountMax) {
+        check.Refuse("admission.count", admission.count, absl::StrCat("1 to ", kCountMax));
+      }
+      break;
+    case v1::AdmissionConfig::kProbability:
+      admission.probability = config.admission().probability();
+      if (!(admission.probability > 0 && admission.probability <= 1)) {
+        check.Refuse("admission.probability", admission.probability, "above 0 and at most 1");
+      }
+      break;
+    case v1::AdmissionConfig::KIND_NOT_SET:
+      return absl::InvalidArgumentError(absl::StrCat("table \"", config.name(), "\": admission says neither count nor ",
+                                                     "probability; set one, or leave admission out"));
+  }
+  if (!check.status().ok()) return check.status();
+  return admission;
+}
+
+absl::StatusOr<Eviction> ParseEviction(const v1::TableConfig& config) {
+  Eviction eviction;
+  if (!config.has_eviction()) return eviction;
+  RETURN_IF_ERROR(CheckHashed(config, "eviction"));
+  const v1::EvictionConfig& from = config.eviction();
+  Numbers check(config.name());
+  if (!from.has_ttl_steps() && !from.has_rows_max()) {
+    return absl::InvalidArgumentError(absl::StrCat("table \"", config.name(), "\": eviction has neither ttl_steps nor ",
+                                                   "rows_max; set one, or leave eviction out"));
+  }
+  if (from.has_policy() && !from.has_rows_max()) {
+    return absl::InvalidArgumentError(absl::StrCat("table \"", config.name(), "\": eviction.policy is ",
+                                                   v1::EvictionConfig::Policy_Name(from.policy()),
+                                                   ", but chooses among rows over rows_max, which is not set"));
+  }
+  if (from.has_ttl_steps() && from.ttl_steps() == 0) check.Refuse("eviction.ttl_steps", 0, "at least 1");
+  if (from.has_rows_max() && from.rows_max() == 0) check.Refuse("eviction.rows_max", 0, "at least 1");
+  if (!check.status().ok()) return check.status();
+  eviction.ttl_steps = from.ttl_steps();
+  eviction.rows_max = from.rows_max();
+  eviction.policy = from.policy() == v1::EvictionConfig::LFU ? EvictionPolicy::kLfu : EvictionPolicy::kLru;
+  return eviction;
+}
+
 }  // namespace
 
 absl::StatusOr<TableSpec> ParseTableConfig(const v1::TableConfig& config, uint64_t job_seed) {
@@ -220,6 +279,8 @@ absl::StatusOr<TableSpec> ParseTableConfig(const v1::TableConfig& config, uint64
   ASSIGN_OR_RETURN(spec.optimizer, ParseOptimizer(name, config.optimizer()));
   ASSIGN_OR_RETURN(spec.initializer, ParseInitializer(config));
   ASSIGN_OR_RETURN(spec.storage, ParseStorage(config));
+  ASSIGN_OR_RETURN(spec.admission, ParseAdmission(config));
+  ASSIGN_OR_RETURN(spec.eviction, ParseEviction(config));
   spec.seed = RandomBits(job_seed, HashBytes(name));
   return spec;
 }

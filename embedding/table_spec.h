@@ -17,6 +17,23 @@ namespace sparrow {
 
 inline constexpr uint32_t kDimMax = 4096;
 
+// Which ids get a row; at most one of the two is set.
+struct Admission {
+  uint32_t count = 0;      // In the count-th step that updates the id. 0: not by count.
+  double probability = 0;  // By chance, anew in each such step. 0: not by chance.
+  bool enabled() const { return count != 0 || probability != 0; }
+};
+
+enum class EvictionPolicy { kLru, kLfu };
+
+// Which rows are forgotten.
+struct Eviction {
+  uint64_t ttl_steps = 0;  // 0: no row is too old.
+  uint64_t rows_max = 0;   // 0: no limit.
+  EvictionPolicy policy = EvictionPolicy::kLru;
+  bool enabled() const { return ttl_steps != 0 || rows_max != 0; }
+};
+
 // What a table is, checked.
 struct TableSpec {
   std::string name;
@@ -26,6 +43,8 @@ struct TableSpec {
   Initializer initializer;
   uint64_t seed = 0;  // Of this table's initial values: a function of the job's seed and the table's name.
   RowType storage = RowType::kFloat32;  // Of weights at rest; not kInt8.
+  Admission admission = {};
+  Eviction eviction = {};
 
   RowLayout Layout() const { return RowLayout(dim, optimizer.kind, storage); }
 };

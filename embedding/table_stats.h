@@ -17,6 +17,30 @@ struct TableStats {
   uint64_t cold_reads = 0;  // Rows read from the cold tier, since the start.
   uint64_t saturated_weights =
       0;  // Weights beyond the range of a 16-bit storage, since the start: made its largest number.
+
+  // Decisions of tables with admission or eviction, since the start.
+  uint64_t admitted = 0;           // Rows made for ids that were admitted.
+  uint64_t not_admitted = 0;       // Keys pulled for training that had no row.
+  uint64_t dropped_gradients = 0;  // Row gradients of ids not admitted.
+  uint64_t evicted_ttl = 0;        // Rows forgotten because of their age,
+  uint64_t evicted_capacity = 0;   // and because there were too many.
+
+  TableStats& operator+=(const TableStats& other) {
+    dram_rows += other.dram_rows;
+    dram_bytes += other.dram_bytes;
+    disk_rows += other.disk_rows;
+    disk_bytes += other.disk_bytes;
+    rows += other.rows;
+    evictions += other.evictions;
+    cold_reads += other.cold_reads;
+    saturated_weights += other.saturated_weights;
+    admitted += other.admitted;
+    not_admitted += other.not_admitted;
+    dropped_gradients += other.dropped_gradients;
+    evicted_ttl += other.evicted_ttl;
+    evicted_capacity += other.evicted_capacity;
+    return *this;
+  }
 };
 
 }  // namespace sparrow

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "base/status_macros.h"
 #include "embedding/dram_tier.h"
 #include "embedding/export_order.h"
+#include "embedding/row_ledger.h"
 #include "embedding/table.h"
 
 namespace sparrow {
@@ -57,6 +59,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
         layout_(spec().Layout()),
         budget_(budget),
         cold_(std::move(cold)),
+        ledger_(RowLedger::Make(spec(), budget)),
         dram_(spec(), budget) {
     budget_->Register(this);
   }
@@ -66,9 +69,18 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     CHECK_EQ(rows.size(), keys.size() * dim());
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     if (mode == PullMode::kLook) return Look(keys, rows);
-    return UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), [&](uint32_t position, const char* record) {
+    const auto copy = [&](uint32_t position, const char* record) {
       LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
-    });
+    };
+    if (ledger_ == nullptr) return UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), nullptr, copy);
+    std::atomic<uint64_t> absent{0};  // Relaxed: a count.
+    const auto answer = [&](uint32_t position) {
+      LoadInitialWeights(spec(), keys[position], rows.data() + uint64_t{position} * dim());
+      absent.fetch_add(1, std::memory_order_relaxed);
+    };
+    const absl::Status status = UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), answer, copy);
+    ledger_->CountAbsentPulls(absent.load(std::memory_order_relaxed));
+    return status;
   }
 
   absl::Status Apply(std::span<const Key> keys, std::span<const float> gradients,
@@ -76,11 +88,23 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     CHECK_EQ(gradients.size(), keys.size() * dim());
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
-    const RowUpdate update(spec(), options);
-    return UseRows(keys, RowIndex::kReferenced | RowIndex::kDirty, layout_.record_bytes(),
-                   [&](uint32_t position, char* record) {
-                     saturated_.Add(update(keys[position], gradients.data() + uint64_t{position} * dim(), record));
-                   });
+    const auto gradient = [&](size_t i) { return gradients.data() + i * dim(); };
+    if (ledger_ == nullptr) return Update(keys, options, gradient);
+    const std::vector<uint32_t> admitted = ledger_->Admit(keys, options.step);
+    if (admitted.size() == keys.size()) return Update(keys, options, gradient);
+    std::vector<Key> some;
+    for (const uint32_t position : admitted) some.push_back(keys[position]);
+    return Update(some, options, [&](size_t i) { return gradient(admitted[i]); });
+  }
+
+  absl::Status EndStep(uint64_t step) override {
+    if (ledger_ == nullptr) return absl::OkStatus();
+    {
+      absl::ReaderMutexLock lock(&mu_);
+      RETURN_IF_ERROR(ledger_->EndStep(step, [this](std::span<const RowLedger::Victim> v) { return Forget(v); }));
+    }
+    MakeRoomForLedger();
+    return absl::OkStatus();
   }
 
   absl::Status Export(absl::FunctionRef<absl::Status(Key, absl::string_view)> visit) override {
@@ -123,6 +147,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
       }
       entry->flags |= RowIndex::kDirty;
       std::memcpy(dram_.Record(*entry), record.data(), record.size());
+      if (ledger_ != nullptr) ledger_->Put(key, layout_.Metadata(record.data()), /*is_import=*/true);
     }
     Settle();
     return absl::OkStatus();
@@ -138,15 +163,33 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     stats.evictions = evictions_.load(std::memory_order_relaxed);
     stats.cold_reads = cold_reads_.load(std::memory_order_relaxed);
     stats.saturated_weights = saturated_.value();
+    if (ledger_ != nullptr) stats.dram_bytes += ledger_->bytes();
+    AddDecisionsTo(&stats);
     return stats;
+  }
+
+  void AddDecisionsTo(TableStats* stats) const override {
+    if (ledger_ != nullptr) ledger_->AddDecisionsTo(stats);
   }
 
  private:
   static constexpr uint64_t kRowsAtOnce = 16;  // A stripe takes memory for at least so many, if that many are wanted.
 
-  // Calls use(position, record) for every key, under its stripe's lock, with the row in DRAM and `flags` set.
-  template <typename Use>
-  absl::Status UseRows(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, Use use) {
+  // gradient(i) is that of keys[i].
+  template <typename Gradient>
+  absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
+    const RowUpdate update(spec(), options);
+    return UseRows(keys, RowIndex::kReferenced | RowIndex::kDirty, layout_.record_bytes(), nullptr,
+                   [&](uint32_t position, char* record) {
+                     saturated_.Add(update(keys[position], gradient(position), record));
+                     if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
+                   });
+  }
+
+  // Calls use(position, record) for every key, under its stripe's lock, with the row in DRAM and `flags` set. A row
+  // that is absent is made or, with `absent`, stays so: absent(position) is called instead.
+  template <typename Absent, typename Use>
+  absl::Status UseRows(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, Absent absent, Use use) {
     {
       absl::ReaderMutexLock lock(&mu_);
       BatchPlan& plan = BatchPlan::OfThread();
@@ -156,7 +199,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
       ColdRows cold;
       RETURN_IF_ERROR(ReadMissing(keys, &plan, &cold));
       FirstError error;
-      plan.ForEachStripe([&](uint32_t s) { error.Update(BringIn(s, keys, flags, &plan, cold, use)); });
+      plan.ForEachStripe([&](uint32_t s) { error.Update(BringIn(s, keys, flags, &plan, cold, absent, use)); });
       RETURN_IF_ERROR(error.status());
     }
     Settle();
@@ -164,9 +207,9 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
   }
 
   // The missing keys of stripe s.
-  template <typename Use>
+  template <typename Absent, typename Use>
   absl::Status BringIn(uint32_t s, std::span<const Key> keys, uint32_t flags, BatchPlan* plan, const ColdRows& cold,
-                       Use use) {
+                       Absent absent, Use use) {
     Stripe& stripe = dram_.stripe(s);
     const std::span<const uint32_t> missing = plan->Missing(s);
     absl::MutexLock lock(&stripe.mu);
@@ -183,6 +226,12 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
         if (may_be_old) {
           RETURN_IF_ERROR(ReadCold(std::span(&key, 1), std::span(newer), std::span(&in_cold, 1)));
           record = newer.data();
+        }
+        if constexpr (!std::is_null_pointer_v<Absent>) {
+          if (in_cold == 0) {
+            absent(missing[i]);
+            continue;
+          }
         }
         if (room == 0) {
           ASSIGN_OR_RETURN(room, MakeRoom(missing.size() - i, &stripe));
@@ -293,6 +342,50 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     return absl::OkStatus();
   }
 
+  // The unchanged ones of `victims`, from both tiers. Returns how many.
+  absl::StatusOr<uint64_t> Forget(std::span<const RowLedger::Victim> victims) {
+    std::vector<Key> keys;
+    for (const RowLedger::Victim& victim : victims) keys.push_back(victim.key);
+    BatchPlan plan;  // Not the thread's: Cold reads of a caller may be under way with that one.
+    plan.Build(keys, dram_.stripes());
+    uint64_t forgotten = 0;
+    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+      if (plan.Group(s).empty()) continue;
+      Stripe& stripe = dram_.stripe(s);
+      absl::MutexLock lock(&stripe.mu);
+      std::vector<Key> unchanged, in_cold;
+      for (const uint32_t position : plan.Group(s)) {
+        const Key key = keys[position];
+        if (!ledger_->IsUnchanged(victims[position])) continue;
+        unchanged.push_back(key);
+        const RowIndex::Entry* const entry = stripe.index.Find(key, RowIndex::Hash(key));
+        if (entry == nullptr || (entry->flags & RowIndex::kInCold) != 0) in_cold.push_back(key);
+      }
+      if (!in_cold.empty()) {  // First, because it may fail.
+        RETURN_IF_ERROR(Annotate(cold_->Erase(in_cold), absl::StrCat("table \"", spec().name, "\"")));
+        ++stripe.cold_writes;
+        disk_rows_.fetch_sub(in_cold.size(), std::memory_order_relaxed);
+      }
+      for (const Key key : unchanged) {
+        if (stripe.index.Find(key, RowIndex::Hash(key)) != nullptr) dram_.Erase(key, &stripe);
+        ledger_->Erase(key);
+      }
+      rows_.fetch_sub(unchanged.size(), std::memory_order_relaxed);
+      forgotten += unchanged.size();
+    }
+    return forgotten;
+  }
+
+  // The ledger takes what it needs; rows in DRAM make room for it. Called with no lock held.
+  void MakeRoomForLedger() {
+    constexpr uint64_t kRowsPerStripe = 16;  // With fewer there is nothing to be had.
+    constexpr uint64_t kShare = 32;          // Of the rows: enough to be worth a sweep.
+    if (!budget_->Over() || dram_.rows() < kRowsPerStripe * dram_.stripes()) return;
+    const uint64_t over = static_cast<uint64_t>(budget_->used()) - budget_->bytes_max();
+    absl::WriterMutexLock lock(&mu_);
+    ReleaseMemory(std::max(std::min(over, dram_.bytes() / 2), dram_.bytes() / kShare));
+  }
+
   // Called with no lock held, after a call that may have taken memory.
   void Settle() {
     if (const uint64_t bytes = asked_back_.exchange(0, std::memory_order_relaxed); bytes > 0) {
@@ -327,6 +420,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
   const RowLayout layout_;
   MemoryBudget* const budget_;
   const std::unique_ptr<ColdTable> cold_;
+  const std::unique_ptr<RowLedger> ledger_;  // Null: every id has a row, and keeps it.
 
   absl::Mutex mu_;  // Export and ReleaseMemory hold it alone; everybody else shares it. Taken before a stripe's.
   DramTier dram_;

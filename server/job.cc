@@ -290,11 +290,24 @@ absl::Status Job::ApplyStep(uint64_t step, uint64_t samples, double learning_rat
       }
       results[i] = tables_[update.table]->Apply(update.keys, update.gradients, options);
     });
+    for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+    // Before the next pull reads, also those tables that this step did not touch.
+    for (const std::unique_ptr<Table>& table : tables_) RETURN_IF_ERROR(table->EndStep(step));
   }
-  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  CountDecisions();
   environment_.metrics.steps_applied.Increment();
   environment_.metrics.apply_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
   return absl::OkStatus();
+}
+
+// Steps are applied one after the other, so this is never called by two at once.
+void Job::CountDecisions() {
+  TableStats sum;
+  for (const std::unique_ptr<Table>& table : tables_) {
+    table->AddDecisionsTo(&sum);
+  }
+  environment_.metrics.CountDecisions(decisions_, sum);
+  decisions_ = sum;
 }
 
 void Job::FinishStep(const absl::Status& status) {
@@ -364,14 +377,7 @@ TableStats Job::Stats() {
   if (!IsOpen() || saving_ > 0) return stats_;
   TableStats sum;
   for (const std::unique_ptr<Table>& table : tables_) {
-    const TableStats stats = table->Stats();
-    sum.dram_rows += stats.dram_rows;
-    sum.dram_bytes += stats.dram_bytes;
-    sum.disk_rows += stats.disk_rows;
-    sum.disk_bytes += stats.disk_bytes;
-    sum.rows += stats.rows;
-    sum.evictions += stats.evictions;
-    sum.cold_reads += stats.cold_reads;
+    sum += table->Stats();
   }
   return stats_ = sum;
 }

@@ -87,6 +87,7 @@ class Job {
   absl::Status ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
                          std::vector<TableUpdate> updates);
   absl::Status ApplyTable(const TableUpdate& update, const Table::ApplyOptions& options);
+  void CountDecisions();
   // Ends the application of the current step: the next one begins, or, on error, the job ends.
   void FinishStep(const absl::Status& status);
   void End(const absl::Status& reason, WaitingPulls* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -113,6 +114,8 @@ class Job {
   absl::Status ended_ ABSL_GUARDED_BY(mu_);      // Why no call is served any more; OK: they are.
   PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);  // For step applied_.
   WaitingPulls waiting_ ABSL_GUARDED_BY(mu_);
+
+  TableStats decisions_;  // Counted in the metrics already. Of who applies a step.
 
   absl::Mutex stats_mu_;
   int saving_ ABSL_GUARDED_BY(stats_mu_) = 0;

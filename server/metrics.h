@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "base/metrics.h"
+#include "embedding/table_stats.h"
 
 namespace sparrow {
 
@@ -27,6 +28,18 @@ struct ServerMetrics {
     duplicate_parts =
         metrics->AddCounter("sparrow_server_duplicate_parts_total",
                             "Push parts that had arrived before; a rise means that workers repeat calls.");
+    admitted = metrics->AddCounter("sparrow_server_table_admitted_total",
+                                   "Rows made for ids that were admitted, in tables with admission.");
+    not_admitted = metrics->AddCounter("sparrow_server_table_not_admitted_total",
+                                       "Ids pulled for training that had no row, in tables with admission: answered "
+                                       "with their initial values.");
+    dropped_gradients = metrics->AddCounter("sparrow_server_table_dropped_gradients_total",
+                                            "Row gradients of ids that were not admitted.");
+    evicted_ttl = metrics->AddCounter("sparrow_server_table_evicted_ttl_total",
+                                      "Rows forgotten because they had not been updated for ttl_steps.");
+    evicted_capacity = metrics->AddCounter("sparrow_server_table_evicted_capacity_total",
+                                           "Rows forgotten because there were more than rows_max; a steady rise means "
+                                           "that the table is too small for its ids.");
     apply_seconds = metrics->AddHistogram("sparrow_server_apply_seconds",
                                           "Summing one step's gradients over workers and updating the rows.");
     waiting_pulls = metrics->AddGauge("sparrow_server_waiting_pulls",
@@ -66,7 +79,17 @@ struct ServerMetrics {
     }
   }
 
+  // What tables have decided since `before`.
+  void CountDecisions(const TableStats& before, const TableStats& now) const {
+    admitted.Add(static_cast<double>(now.admitted - before.admitted));
+    not_admitted.Add(static_cast<double>(now.not_admitted - before.not_admitted));
+    dropped_gradients.Add(static_cast<double>(now.dropped_gradients - before.dropped_gradients));
+    evicted_ttl.Add(static_cast<double>(now.evicted_ttl - before.evicted_ttl));
+    evicted_capacity.Add(static_cast<double>(now.evicted_capacity - before.evicted_capacity));
+  }
+
   Counter rows_pulled, rows_pushed, received_bytes, sent_bytes, saturated_values, steps_applied, duplicate_parts;
+  Counter admitted, not_admitted, dropped_gradients, evicted_ttl, evicted_capacity;  // Once a step.
   Histogram apply_seconds;
   Gauge waiting_pulls, jobs;
   Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;

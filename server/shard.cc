@@ -120,12 +120,7 @@ class LocalShard final : public Shard {
   Usage GetUsage() override {
     TableStats sum;
     for (const std::shared_ptr<Job>& job : AllJobs()) {
-      const TableStats stats = job->Stats();
-      sum.dram_rows += stats.dram_rows;
-      sum.dram_bytes += stats.dram_bytes;
-      sum.disk_rows += stats.disk_rows;
-      sum.disk_bytes += stats.disk_bytes;
-      sum.rows += stats.rows;
+      sum += job->Stats();
     }
     Report(sum);
     return {.rows = sum.rows, .memory_bytes = sum.dram_bytes};

@@ -65,6 +65,41 @@ TEST(TableConfig, StorageIsAFloatTypeAndPartOfTheFingerprint) {
   EXPECT_NE(ConfigFingerprint(bfloat16, 1, shards), ConfigFingerprint(float16, 1, shards));
 }
 
+TEST(TableConfig, AdmissionAndEvictionAreParsed) {
+  const auto with = [](const std::string& text) {
+    return ParseTableConfig(Config(std::string(kGood) + text), 1).value();
+  };
+  EXPECT_FALSE(with("").admission.enabled());
+  EXPECT_FALSE(with("").eviction.enabled());
+  EXPECT_EQ(with(" admission { count: 255 }").admission.count, 255u);
+  EXPECT_EQ(with(" admission { probability: 1 }").admission.probability, 1);
+  const Eviction eviction = with(" eviction { ttl_steps: 7 rows_max: 9 policy: LFU }").eviction;
+  EXPECT_EQ(eviction.ttl_steps, 7u);
+  EXPECT_EQ(eviction.rows_max, 9u);
+  EXPECT_EQ(eviction.policy, EvictionPolicy::kLfu);
+  EXPECT_EQ(with(" eviction { rows_max: 9 }").eviction.policy, EvictionPolicy::kLru);
+}
+
+TEST(TableConfig, BadAdmissionAndEvictionAreRefusedWithFieldAndValue) {
+  const auto error = [](const std::string& text) { return ErrorOf(Config(std::string(kGood) + text)); };
+  EXPECT_THAT(error(" admission {}"), HasSubstr("table \"user\": admission says neither count nor probability"));
+  EXPECT_THAT(error(" admission { count: 0 }"), HasSubstr("admission.count is 0, but must be 1 to 255"));
+  EXPECT_THAT(error(" admission { count: 256 }"), HasSubstr("admission.count is 256"));
+  for (const char* bad : {"0", "-0.5", "1.5", "nan"}) {
+    EXPECT_THAT(error(std::string(" admission { probability: ") + bad + " }"),
+                AllOf(HasSubstr("admission.probability is "), HasSubstr("above 0 and at most 1")));
+  }
+  EXPECT_THAT(error(" eviction {}"), HasSubstr("eviction has neither ttl_steps nor rows_max"));
+  EXPECT_THAT(error(" eviction { ttl_steps: 0 }"), HasSubstr("eviction.ttl_steps is 0, but must be at least 1"));
+  EXPECT_THAT(error(" eviction { rows_max: 0 }"), HasSubstr("eviction.rows_max is 0, but must be at least 1"));
+  EXPECT_THAT(error(" eviction { ttl_steps: 5 policy: LFU }"), HasSubstr("eviction.policy is LFU"));
+  for (const char* field : {"admission { count: 2 }", "eviction { ttl_steps: 5 }"}) {
+    const std::string message = ErrorOf(Config(
+        std::string(R"(name: "user" dim: 16 bounded_rows: 12 optimizer { learning_rate: 0.1 adagrad {} })") + field));
+    EXPECT_THAT(message, AllOf(HasSubstr("is for hashed tables"), HasSubstr("bounded_rows 12")));
+  }
+}
+
 TEST(TableConfig, TakesEveryParameterOfEveryOptimizer) {
   const auto parse = [](const std::string& kind) {
     v1::TableConfig config = Config(kGood);
@@ -197,6 +232,10 @@ TEST(ConfigFingerprint, ChangesWithEverythingThatMatters) {
       [](auto* c) { c->mutable_optimizer()->mutable_adagrad()->set_eps(0.5); },
       [](auto* c) { c->mutable_optimizer()->mutable_sgd(); },
       [](auto* c) { c->mutable_initializer()->set_uniform_bound(0.5); },
+      [](auto* c) { c->mutable_admission()->set_count(2); },
+      [](auto* c) { c->mutable_admission()->set_probability(0.5); },
+      [](auto* c) { c->mutable_eviction()->set_ttl_steps(3); },
+      [](auto* c) { c->mutable_eviction()->set_rows_max(3); },
   };
   for (const auto& change : changes) {
     std::vector<v1::TableConfig> changed = tables;

@@ -92,6 +92,27 @@ TEST_F(ServerMetricsTest, PullPushAndApply) {
       (Expected{{"steps_applied_total", 1}, {"apply_seconds_count", 1}, {"rpc_seconds_count{method=\"push\"}", 1}}));
 }
 
+TEST_F(ServerMetricsTest, AdmissionAndEviction) {
+  job_.workers = 1;
+  job_.tables[0].mutable_admission()->set_count(2);
+  job_.tables[0].mutable_eviction()->set_ttl_steps(1);
+  job_.tables[0].mutable_eviction()->set_rows_max(2);
+  ASSERT_TRUE(server_.Open(job_).ok());
+  const auto step = [&](uint64_t number, const std::vector<Key>& keys) {
+    std::map<std::string, double> moved = Moved([&] {
+      ASSERT_TRUE(server_.Pull(job_.Pull(number, {{0, keys}})).ok());
+      ASSERT_TRUE(server_.Push(job_.Push(number, {{0, keys, std::vector<float>(4 * keys.size(), 1.0f)}})).ok());
+    });
+    std::erase_if(moved, [](const auto& sample) { return !absl::StartsWith(sample.first, "table_"); });
+    return moved;
+  };
+  EXPECT_EQ(step(0, {1, 2, 3}), (Expected{{"table_not_admitted_total", 3}, {"table_dropped_gradients_total", 3}}));
+  EXPECT_EQ(step(1, {1, 2, 3}), (Expected{{"table_not_admitted_total", 3}, {"table_admitted_total", 3}}));
+  EXPECT_EQ(step(2, {}), (Expected{{"table_evicted_capacity_total", 1}}));
+  EXPECT_EQ(step(3, {}), (Expected{{"table_evicted_ttl_total", 2}}));
+  EXPECT_EQ(step(4, {}), Expected{});
+}
+
 TEST_F(ServerMetricsTest, WaitingPulls) {
   ASSERT_TRUE(server_.Open(job_).ok());
   std::unique_ptr<PullInFlight> first, second, third;
