@@ -109,7 +109,11 @@ class DramTier {
   static void PrefetchRecord(const char* record, uint64_t bytes) {
     constexpr uint64_t kLine = 64;
     constexpr uint64_t kBytesMax = 8 * kLine;  // The hardware follows from there.
-    for (uint64_t at = 0; at < std::min(bytes, kBytesMax); at += kLine) __builtin_prefetch(record + at);
+    // From the beginning of its first line, or the last would be left out: records begin anywhere in a line.
+    const char* const end = record + std::min(bytes, kBytesMax);
+    for (const char* at = record - reinterpret_cast<uintptr_t>(record) % kLine; at < end; at += kLine) {
+      __builtin_prefetch(at);
+    }
   }
 
   MemoryBudget* const budget_;
