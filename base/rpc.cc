@@ -22,8 +22,28 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
 
 bool IsRetryable(const absl::Status& status) { return absl::IsUnavailable(status); }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+namespace {
+
+struct Argument {
+  const char* name;
+  int value;
+};
+
+// A message of a megabyte in a few frames, read by a few system calls into a few buffers, without waiting for the other
+// end's window: gRPC's defaults (16 KiB, 8 KiB, 64 KiB) are for small ones.
+constexpr Argument kForRows[] = {
+    {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20},    {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 << 20},
+    {GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20},     {GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, 1 << 20},
+    {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20},
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, Traffic traffic) {
   grpc::ChannelArguments arguments;
+  if (traffic == Traffic::kRows) {
+    for (const Argument& argument : kForRows) arguments.SetInt(argument.name, argument.value);
+  }
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
   // A channel of its own for each caller: one TCP stream is not shared between workers of one process.
@@ -61,9 +81,12 @@ class QuietGrpcLog {
 
 }  // namespace
 
-absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address,
-                                                const std::vector<grpc::Service*>& services) {
+absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address, const std::vector<grpc::Service*>& services,
+                                                Traffic traffic) {
   grpc::ServerBuilder builder;
+  if (traffic == Traffic::kRows) {
+    for (const Argument& argument : kForRows) builder.AddChannelArgument(argument.name, argument.value);
+  }
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.SetMaxSendMessageSize(kMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -28,8 +28,14 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 // Whether a call that failed so may be sent again (the peer was not reached, or is starting): UNAVAILABLE alone.
 bool IsRetryable(const absl::Status& status);
 
+// What goes over a connection. Both ends should say the same.
+enum class Traffic {
+  kControl,
+  kRows,  // Messages of up to megabytes: large frames and read buffers, a megabyte or so for each connection.
+};
+
 // A channel to HOST:PORT or unix:PATH. Connects when first used.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, Traffic traffic = Traffic::kControl);
 
 // Waits until the channel is connected. Unavailable after `timeout`, naming `what` ("coordinator", "server 2") and the
 // address.
@@ -44,8 +50,8 @@ struct ListeningServer {
 // Starts serving on HOST:PORT, unix:PATH, or, for an empty address, on no socket at all (InProcessChannel only).
 // Unavailable names the address if it is in use or not this machine's: unlike gRPC's default, two processes cannot
 // share a port.
-absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address,
-                                                const std::vector<grpc::Service*>& services);
+absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address, const std::vector<grpc::Service*>& services,
+                                                Traffic traffic = Traffic::kControl);
 
 // A deadline for ClientContext::set_deadline.
 std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout);

@@ -48,7 +48,7 @@ class ShardServer final : public Server {
                                             .message_bytes_max = kMessageBytesMax},
                                            metrics));
     service_ = MakeParameterServerService(shard_.get());
-    ASSIGN_OR_RETURN(grpc_, StartGrpcServer(options.listen, {service_.get()}));
+    ASSIGN_OR_RETURN(grpc_, StartGrpcServer(options.listen, {service_.get()}, Traffic::kRows));
     if (!options.metrics.empty()) {
       ASSIGN_OR_RETURN(metrics_address_, metrics->Serve(options.metrics));
     }

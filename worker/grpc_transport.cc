@@ -182,7 +182,7 @@ class GrpcTransport final : public PsTransport {
 
 PsTransportFactory GrpcTransportFactory(absl::Duration connect_timeout) {
   return [connect_timeout](const std::string& address) -> absl::StatusOr<std::unique_ptr<PsTransport>> {
-    std::shared_ptr<grpc::Channel> channel = MakeChannel(address);
+    std::shared_ptr<grpc::Channel> channel = MakeChannel(address, Traffic::kRows);
     const absl::Status connected = WaitForChannel(channel.get(), "parameter server", address, connect_timeout);
     if (!connected.ok()) return connected;
     return std::make_unique<GrpcTransport>(std::move(channel));

@@ -39,6 +39,10 @@ struct WorkerMetrics {
         pull_bytes(metrics->AddCounter("sparrow_worker_pull_bytes_total", "Bytes of keys and rows of all pulls.")),
         push_bytes(
             metrics->AddCounter("sparrow_worker_push_bytes_total", "Bytes of keys and gradients of all pushes.")),
+        saturated_gradients(
+            metrics->AddCounter("sparrow_worker_saturated_gradients_total",
+                                "Numbers of row gradients beyond the range of train.push_type, sent as its largest; a "
+                                "rise means a type too narrow, or training that diverges.")),
         eval_auc(metrics->AddGauge(
             "sparrow_worker_eval_auc",
             "AUC of the last evaluation (rank 0; unchanged where undefined); a fall means a worse model.")),
@@ -71,6 +75,7 @@ struct WorkerMetrics {
   Counter rows_pushed;
   Counter pull_bytes;
   Counter push_bytes;
+  Counter saturated_gradients;
   Gauge eval_auc;
   Gauge eval_logloss;
   Counter evaluations;

@@ -105,6 +105,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   metrics.rows_pushed.Add(static_cast<double>(now->partition.rows()));
   metrics.pull_bytes.Add(pulled_bytes);
   metrics.push_bytes.Add(static_cast<double>(push_.bytes()));
+  metrics.saturated_gradients.Add(static_cast<double>(push_.saturated()));
   if (samples > 0) metrics.loss.Set(loss_sum / static_cast<double>(samples));
   parts_.prefetcher->Recycle(std::move(now));
   return result;

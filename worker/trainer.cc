@@ -64,6 +64,8 @@ class Training {
                                                  static_cast<uint32_t>(in_.servers.size())));
     PsClientOptions options = in_.client;
     options.dims = layout_.Dims();
+    options.pull_type = static_cast<RowType>(job_.train().pull_type());
+    options.push_type = static_cast<RowType>(job_.train().push_type());
     options.context.set_job_id(in_.task.job_id());
     options.context.set_epoch(in_.task.epoch());
     options.context.set_worker(in_.task.rank());
