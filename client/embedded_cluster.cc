@@ -60,6 +60,7 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
       server.data = absl::StrCat(scratch, "/server-", i);
       server.checkpoint_root = options.checkpoint_root;
       server.memory_bytes = options.memory_bytes;
+      server.disk_bytes = options.disk_bytes;
       ASSIGN_OR_RETURN(std::unique_ptr<Server> started, Server::Start(server, &metrics_));
       servers_.push_back(std::move(started));
     }

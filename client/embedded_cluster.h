@@ -22,6 +22,7 @@ struct EmbeddedClusterOptions {
   std::string scratch;  // Directory of the servers' cold tiers. Empty: a new one under the system's temporary
                         // directory, removed at the end.
   uint64_t memory_bytes = uint64_t{4} << 30;  // Of each server.
+  uint64_t disk_bytes = 0;                    // Of each server; 0: no limit.
   std::string metrics;   // HOST:PORT at which the metrics of all parts are served together; empty: not served.
   bool sockets = false;  // true: the data plane goes over loopback TCP, as between daemons.
 };

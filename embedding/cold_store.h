@@ -41,26 +41,44 @@ class ColdTable {
   virtual uint64_t FileBytes() const = 0;
 };
 
+// Memory and disk that several stores share: the jobs of one server. Shared by the stores and who made them.
+class ColdShare {
+ public:
+  virtual ~ColdShare() = default;
+};
+
 // The database that the cold rows of one server's job live in. Scratch space: it starts empty, is not meant to survive
 // its process (checkpoints do), and its files are removed with it. Thread-safe.
+//
+// A write that the disk or its budget has no room for is an error (ResourceExhausted) that names directory and bytes;
+// nothing is lost by it, and a later write succeeds once there is room.
 class ColdStore {
  public:
   struct Options {
-    // RocksDB's own memory, which is on top of the tables' MemoryBudget and shared by all tables: blocks read, with
-    // index and filter blocks; and rows written, until they are in files. Their sum bounds it, but for blocks in use at
-    // the moment and a write buffer being flushed.
+    // RocksDB's own memory, on top of the tables' MemoryBudget and shared by all tables: blocks read, with index and
+    // filter blocks; and rows written, until they are in files. Their sum bounds it, but for blocks in use at the
+    // moment and a write buffer being flushed.
     uint64_t block_cache_bytes = 64 << 20;
     uint64_t write_buffer_bytes = 64 << 20;
+    // Of files, rows that are about to go there included. While files are merged, those and what is made of them stand
+    // side by side for a moment, beyond this. 0: no limit.
+    uint64_t disk_bytes_max = 0;
   };
 
   virtual ~ColdStore() = default;
 
+  static std::shared_ptr<ColdShare> Share(const Options& options);
+
   // Makes an empty store in `directory` (created; an older store in it is removed, other files are left alone). Errors
   // name the directory.
+  static absl::StatusOr<std::unique_ptr<ColdStore>> Create(const std::string& directory,
+                                                           std::shared_ptr<ColdShare> share);
+  static absl::StatusOr<std::unique_ptr<ColdStore>> Create(const std::string& directory, const Options& options) {
+    return Create(directory, Share(options));
+  }
   static absl::StatusOr<std::unique_ptr<ColdStore>> Create(const std::string& directory) {
     return Create(directory, Options());
   }
-  static absl::StatusOr<std::unique_ptr<ColdStore>> Create(const std::string& directory, const Options& options);
 
   // An empty table. AlreadyExists if one of this name is open.
   virtual absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) = 0;

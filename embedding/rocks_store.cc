@@ -1,23 +1,17 @@
 // The cold tier in RocksDB: a column family a table, a record a value. Keys are (bucket, row key) in big-endian bytes,
 // so that RocksDB's order is the order of exports and a range of buckets is a range of keys. Fixed for ever, like the
 // bucket itself (partition.h).
-//
-// Tuned for point reads of rows that are mostly there, and for rows that are written again and again: bloom filters and
-// indexes in partitions through the one block cache, so that memory stays bounded whatever the number of rows; no
-// write-ahead log, because the store does not outlive its process; no compression, because trained rows have none to
-// give.
 
-#include <rocksdb/cache.h>
 #include <rocksdb/db.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,6 +22,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "embedding/cold_store.h"
+#include "embedding/rocks_options.h"
 
 namespace sparrow {
 namespace {
@@ -62,8 +57,12 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view verb, ab
 
 class RocksStore final : public ColdStore {
  public:
-  RocksStore(std::string directory, std::unique_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyOptions family_options)
-      : directory_(std::move(directory)), db_(std::move(db)), family_options_(std::move(family_options)) {}
+  RocksStore(std::string directory, std::shared_ptr<RocksShare> share, std::unique_ptr<rocksdb::DB> db,
+             rocksdb::ColumnFamilyOptions family_options)
+      : directory_(std::move(directory)),
+        share_(std::move(share)),
+        db_(std::move(db)),
+        family_options_(std::move(family_options)) {}
 
   ~RocksStore() override {
     {
@@ -98,11 +97,38 @@ class RocksStore final : public ColdStore {
     open_.erase(name);
   }
 
+  // All or none. `rows_bytes` more are to be kept on disk.
+  absl::Status Write(rocksdb::WriteBatch* batch, uint64_t rows_bytes, absl::string_view what) {
+    if (const uint64_t limit = share_->disk_bytes_max; limit != 0 && rows_bytes > 0) {
+      const uint64_t used = share_->DiskBytes();
+      if (used + rows_bytes > limit) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("cold store ", directory_, ": cannot ", what, " of ", rows_bytes,
+                         " bytes: the disk budget of this server is ", limit, " bytes and ", used,
+                         " are used; raise --disk or --memory, add servers, or evict rows"));
+      }
+    }
+    rocksdb::Status status = db_->Write(ColdWriteOptions(), batch);
+    // After a write of files has failed RocksDB refuses until it is told to try again: perhaps there is room by now.
+    if (!status.ok() && db_->Resume().ok()) status = db_->Write(ColdWriteOptions(), batch);
+    if (status.ok()) return absl::OkStatus();
+    const absl::Status failed = FromRocks(status, absl::StrCat(what, " of ", rows_bytes, " bytes"), directory_);
+    return absl::Status(failed.code(), absl::StrCat(failed.message(), " ", SpaceLeft()));
+  }
+
   rocksdb::DB* db() const { return db_.get(); }
   const std::string& directory() const { return directory_; }
 
  private:
+  std::string SpaceLeft() const {
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(directory_, error);
+    return absl::StrCat(share_->files->GetTotalSize(), " bytes are in its files, ",
+                        error ? "an unknown number of" : absl::StrCat(space.available), " bytes are free on the disk");
+  }
+
   const std::string directory_;
+  const std::shared_ptr<RocksShare> share_;
   std::unique_ptr<rocksdb::DB> db_;
   const rocksdb::ColumnFamilyOptions family_options_;
 
@@ -131,8 +157,7 @@ class RocksTable final : public ColdTable {
     }
     std::vector<rocksdb::PinnableSlice> values(keys.size());
     std::vector<rocksdb::Status> statuses(keys.size());
-    store_->db()->MultiGet(rocksdb::ReadOptions(), family(), keys.size(), slices.data(), values.data(),
-                           statuses.data());
+    store_->db()->MultiGet(PointReadOptions(), family(), keys.size(), slices.data(), values.data(), statuses.data());
     for (size_t i = 0; i < keys.size(); ++i) {
       found[i] = statuses[i].ok() ? 1 : 0;
       if (statuses[i].IsNotFound()) continue;
@@ -152,7 +177,8 @@ class RocksTable final : public ColdTable {
       const rocksdb::Status put = batch.Put(family, AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
       CHECK(put.ok()) << put.ToString();  // Into memory.
     }
-    return Write(&batch, absl::StrCat("write ", keys.size(), " rows"));
+    return store_->Write(&batch, keys.size() * (record_bytes_ + kKeyBytes),
+                         absl::StrCat("write ", keys.size(), " rows"));
   }
 
   absl::Status Erase(std::span<const Key> keys) override {
@@ -163,7 +189,7 @@ class RocksTable final : public ColdTable {
       const rocksdb::Status put = batch.Delete(family(), AsSlice(key));
       CHECK(put.ok()) << put.ToString();  // Into memory.
     }
-    return Write(&batch, absl::StrCat("erase ", keys.size(), " rows"));
+    return store_->Write(&batch, 0, absl::StrCat("erase ", keys.size(), " rows"));
   }
 
   absl::Status Scan(uint32_t bucket_begin, uint32_t bucket_end,
@@ -192,12 +218,6 @@ class RocksTable final : public ColdTable {
   }
 
  private:
-  absl::Status Write(rocksdb::WriteBatch* batch, absl::string_view what) {
-    rocksdb::WriteOptions options;
-    options.disableWAL = true;
-    return FromRocks(store_->db()->Write(options, batch), what, store_->directory());
-  }
-
   absl::Status CheckSize(Key key, const rocksdb::Slice& value) const {
     if (value.size() == record_bytes_) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("cold store ", store_->directory(), ": the row of key ", key, " has ",
@@ -236,36 +256,18 @@ absl::StatusOr<std::unique_ptr<ColdTable>> RocksStore::OpenTable(const std::stri
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ColdStore>> ColdStore::Create(const std::string& directory, const Options& options) {
+std::shared_ptr<ColdShare> ColdStore::Share(const Options& options) { return std::make_shared<RocksShare>(options); }
+
+absl::StatusOr<std::unique_ptr<ColdStore>> ColdStore::Create(const std::string& directory,
+                                                             std::shared_ptr<ColdShare> share) {
   RETURN_IF_ERROR(MakeDirectories(directory));
   RETURN_IF_ERROR(FromRocks(rocksdb::DestroyDB(directory, rocksdb::Options()), "remove an older store", directory));
-
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(options.block_cache_bytes);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  table.index_type = rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
-  table.partition_filters = true;
-  table.cache_index_and_filter_blocks = true;
-  table.cache_index_and_filter_blocks_with_high_priority = true;
-  table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
-
-  rocksdb::Options rocks;
-  rocks.create_if_missing = true;
-  rocks.error_if_exists = true;
-  rocks.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  rocks.compression = rocksdb::kNoCompression;
-  rocks.db_write_buffer_size = options.write_buffer_bytes;
-  rocks.write_buffer_size = std::max<uint64_t>(1 << 20, options.write_buffer_bytes / 4);
-  rocks.arena_block_size = 64 << 10;  // A job has dozens of tables, most of them small.
-  rocks.max_background_jobs = 2;
-  rocks.max_open_files = 512;
-  rocks.keep_log_file_num = 1;
-  rocks.avoid_flush_during_shutdown = true;  // Nothing of it is needed again.
-  rocks.info_log_level = rocksdb::WARN_LEVEL;
-
+  auto rocks_share = std::static_pointer_cast<RocksShare>(std::move(share));
+  const rocksdb::Options rocks = MakeRocksOptions(*rocks_share);
   rocksdb::DB* db = nullptr;
   RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(rocks, directory, &db), "open", directory));
-  return std::unique_ptr<ColdStore>(std::make_unique<RocksStore>(directory, std::unique_ptr<rocksdb::DB>(db), rocks));
+  return std::unique_ptr<ColdStore>(
+      std::make_unique<RocksStore>(directory, std::move(rocks_share), std::unique_ptr<rocksdb::DB>(db), rocks));
 }
 
 }  // namespace sparrow

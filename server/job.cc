@@ -51,7 +51,7 @@ absl::Status Job::WaitUntilOpen() {
 }
 
 absl::Status Job::OpenTables() {
-  ASSIGN_OR_RETURN(cold_, ColdStore::Create(environment_.directory));
+  ASSIGN_OR_RETURN(cold_, ColdStore::Create(environment_.directory, environment_.cold_share));
   for (const TableSpec& spec : spec_.tables) {
     ASSIGN_OR_RETURN(auto table, MakeTieredTable(spec, environment_.budget, cold_.get()));
     tables_.push_back(std::move(table));

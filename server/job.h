@@ -35,6 +35,7 @@ class Job {
     std::string checkpoint_root;
     uint64_t message_bytes_max = 0;
     MemoryBudget* budget = nullptr;
+    std::shared_ptr<ColdShare> cold_share;  // With the shard and its other jobs.
     ServerMetrics metrics;
   };
 

@@ -45,6 +45,7 @@ class ShardServer final : public Server {
     ASSIGN_OR_RETURN(shard_, Shard::Create({.data = options.data,
                                             .checkpoint_root = options.checkpoint_root,
                                             .memory_bytes = options.memory_bytes,
+                                            .disk_bytes = options.disk_bytes,
                                             .message_bytes_max = kMessageBytesMax},
                                            metrics));
     service_ = MakeParameterServerService(shard_.get());

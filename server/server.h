@@ -31,7 +31,8 @@ struct ServerOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
 
   // Performance.
-  uint64_t memory_bytes = uint64_t{4} << 30;  // DRAM for rows and their index.
+  uint64_t memory_bytes = uint64_t{4} << 30;  // For rows and their index; an eighth of it, 1 GiB at most, is RocksDB's.
+  uint64_t disk_bytes = 0;                    // For rows in `data`; 0: no limit.
 
   std::shared_ptr<grpc::Channel>
       coordinator_channel;  // For a cluster in one process. Shared by the members of the process and its owner.

@@ -1,5 +1,6 @@
 #include "server/shard.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <set>
@@ -23,11 +24,30 @@ namespace {
 
 absl::Status ShuttingDown() { return absl::UnavailableError("the parameter server is shutting down"); }
 
+// Of a server's memory, so much is RocksDB's: half of it caches blocks, indexes and filters, half holds rows on their
+// way to files.
+uint64_t ColdBytes(const ShardOptions& options) {
+  constexpr uint64_t kShare = 8;
+  constexpr uint64_t kMost = uint64_t{1} << 30;  // More makes no read faster.
+  return std::min(options.memory_bytes / kShare, kMost);
+}
+
+std::shared_ptr<ColdShare> MakeColdShare(const ShardOptions& options) {
+  constexpr uint64_t kLeast = 1 << 20;  // What RocksDB can work with.
+  const uint64_t half = std::max(kLeast, ColdBytes(options) / 2);
+  return ColdStore::Share(
+      {.block_cache_bytes = half, .write_buffer_bytes = half, .disk_bytes_max = options.disk_bytes});
+}
+
 // Finds the job of each call; server/job.cc does the work.
 class LocalShard final : public Shard {
  public:
   LocalShard(ShardOptions options, std::unique_ptr<DataDirectory> data, Metrics* metrics)
-      : options_(std::move(options)), metrics_(metrics), data_(std::move(data)), budget_(options_.memory_bytes) {}
+      : options_(std::move(options)),
+        metrics_(metrics),
+        data_(std::move(data)),
+        cold_share_(MakeColdShare(options_)),
+        budget_(options_.memory_bytes - ColdBytes(options_)) {}
   ~LocalShard() override {
     Shutdown();
     Report({});
@@ -181,6 +201,7 @@ class LocalShard final : public Shard {
                                                                     .checkpoint_root = options_.checkpoint_root,
                                                                     .message_bytes_max = options_.message_bytes_max,
                                                                     .budget = &budget_,
+                                                                    .cold_share = cold_share_,
                                                                     .metrics = metrics_});
         entry.number = opened_++;
       }
@@ -257,6 +278,7 @@ class LocalShard final : public Shard {
   const ShardOptions options_;
   const ServerMetrics metrics_;
   const std::unique_ptr<DataDirectory> data_;
+  const std::shared_ptr<ColdShare> cold_share_;  // With the stores of jobs, which calls may keep alive.
 
   MemoryBudget budget_;  // Thread-safe.
 

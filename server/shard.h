@@ -26,7 +26,8 @@ namespace sparrow {
 struct ShardOptions {
   std::string data;  // Directory of the cold tier.
   std::string checkpoint_root;
-  uint64_t memory_bytes = 0;                        // DRAM for the rows of all jobs together.
+  uint64_t memory_bytes = 0;                        // For the rows of all jobs together, in tables and in RocksDB.
+  uint64_t disk_bytes = 0;                          // For the rows in `data`; 0: no limit.
   uint64_t message_bytes_max = uint64_t{64} << 20;  // A pull whose answer would be larger is refused (base/rpc.h).
 };
 

@@ -83,6 +83,76 @@ TEST_F(ColdStoreTest, TablesDoNotSeeEachOthersRows) {
   }
 }
 
+TEST_F(ColdStoreTest, ErasedRowsAreGoneAndOthersStay) {
+  const auto table = store_->OpenTable("t", kRecordBytes).value();
+  EXPECT_TRUE(table->Erase(std::vector<Key>{1}).ok());  // Nothing was ever written.
+  std::vector<Key> keys;
+  for (uint64_t i = 0; i < 2'000; ++i) keys.push_back(RandomBits(3, i));
+  MustWrite(table.get(), keys, 1);
+  const std::span<const Key> erased = std::span<const Key>(keys).first(700);
+  ASSERT_TRUE(table->Erase(erased).ok());
+  ASSERT_TRUE(table->Erase(erased).ok());
+  MustWrite(table.get(), {keys[5]}, 2);
+  std::vector<char> records(keys.size() * kRecordBytes);
+  std::vector<uint8_t> found(keys.size());
+  ASSERT_TRUE(table->Read(keys, records, found).ok());
+  for (size_t i = 0; i < keys.size(); ++i) ASSERT_EQ(found[i], i >= 700 || i == 5) << i;
+  EXPECT_EQ(std::string(records.data() + 5 * kRecordBytes, kRecordBytes), RecordOf(keys[5], 2));
+  uint64_t scanned = 0;
+  ASSERT_TRUE(table
+                  ->Scan(0, kBuckets,
+                         [&](Key, absl::string_view) {
+                           ++scanned;
+                           return absl::OkStatus();
+                         })
+                  .ok());
+  EXPECT_EQ(scanned, 1'301u);
+}
+
+TEST(ColdStoreBudget, AWriteOverTheDiskBudgetNamesPathUseAndLimitAndChangesNothing) {
+  TemporaryDirectory directory;
+  constexpr uint64_t kLimit = 2 << 20;
+  const auto share =
+      ColdStore::Share({.block_cache_bytes = 1 << 20, .write_buffer_bytes = 256 << 10, .disk_bytes_max = kLimit});
+  const auto store = ColdStore::Create(directory.File("a"), share).value();
+  const auto other = ColdStore::Create(directory.File("b"), share).value();
+  const auto table = store->OpenTable("t", kRecordBytes).value();
+  absl::Status status;
+  std::vector<Key> keys(500), written;
+  for (uint64_t batch = 0; status.ok(); ++batch) {
+    ASSERT_LT(batch * 500 * kRecordBytes, kLimit);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = RandomBits(7, batch * 500 + i);
+    std::vector<std::string> records;
+    std::vector<const char*> pointers;
+    for (const Key key : keys) records.push_back(RecordOf(key, 1));
+    for (const std::string& record : records) pointers.push_back(record.data());
+    status = table->Write(keys, pointers);
+    if (status.ok()) written.insert(written.end(), keys.begin(), keys.end());
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(testing::HasSubstr(directory.File("a")), testing::HasSubstr("write 500 rows of 17000 bytes"),
+                     testing::HasSubstr("is 2097152 bytes and "), testing::HasSubstr("--disk")));
+  EXPECT_GT(written.size() * kRecordBytes, kLimit / 8);
+  // The budget is one for both.
+  const auto sibling = other->OpenTable("t", kRecordBytes).value();
+  std::vector<const char*> pointers(keys.size(), directory.path().c_str());
+  const std::string record = RecordOf(1, 1);
+  for (const char*& pointer : pointers) pointer = record.data();
+  EXPECT_EQ(sibling->Write(keys, pointers).code(), absl::StatusCode::kResourceExhausted);
+  // All that was written is there, the last batch is not, and erasing needs no room.
+  std::vector<char> records(written.size() * kRecordBytes);
+  std::vector<uint8_t> found(written.size());
+  ASSERT_TRUE(table->Read(written, records, found).ok());
+  EXPECT_THAT(found, testing::Each(1));
+  records.resize(keys.size() * kRecordBytes);
+  found.resize(keys.size());
+  ASSERT_TRUE(table->Read(keys, records, found).ok());
+  EXPECT_THAT(found, testing::Each(0));
+  EXPECT_TRUE(table->Erase(written).ok());
+}
+
 TEST_F(ColdStoreTest, ScansABucketRangeInOrderBeforeAndAfterCompaction) {
   const auto table = store_->OpenTable("t", kRecordBytes).value();
   std::map<std::pair<uint32_t, Key>, std::string> expected;
