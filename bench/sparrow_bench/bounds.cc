@@ -1,0 +1,107 @@
+// The bounds that pulls and pushes are held against: bench/sparrow_bench/plane.h.
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/check.h"
+#include "bench/sparrow_bench/plane.h"
+#include "embedding/pages.h"
+#include "sparrow/v1/parameter_server.grpc.pb.h"
+
+namespace sparrow::bench {
+namespace {
+
+grpc::ByteBuffer Borrowed(const char* data, size_t bytes) {
+  const grpc::Slice slice(
+      const_cast<char*>(data), bytes, [](void*) {}, nullptr);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// Answers a pull with so many bytes, not all of them in the caches, whatever was asked.
+class EchoService final : public v1::ParameterServer::WithRawCallbackMethod_Pull<v1::ParameterServer::Service> {
+ public:
+  explicit EchoService(uint64_t answer_bytes)
+      : answer_bytes_(answer_bytes), memory_(answer_bytes * Plane::kBatches, 'r') {}
+
+  grpc::ServerUnaryReactor* Pull(grpc::CallbackServerContext* context, const grpc::ByteBuffer*,
+                                 grpc::ByteBuffer* answer) override {
+    const uint64_t turn = turn_.fetch_add(1, std::memory_order_relaxed) % Plane::kBatches;
+    *answer = Borrowed(memory_.data() + turn * answer_bytes_, answer_bytes_);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  const uint64_t answer_bytes_;
+  const std::string memory_;
+  std::atomic<uint64_t> turn_{0};  // Relaxed: only chooses.
+};
+
+}  // namespace
+
+double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, uint64_t calls, uint64_t request_bytes,
+                         uint64_t answer_bytes) {
+  TemporaryDirectory directory;
+  EchoService service(answer_bytes);
+  auto server = StartGrpcServer(setup.transport == "tcp" ? "127.0.0.1:0" : "unix:" + directory.File("socket"),
+                                {&service}, Traffic::kRows);
+  CHECK(server.ok()) << server.status();
+  using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer>;
+  std::vector<std::unique_ptr<Stub>> stubs;
+  for (int64_t w = 0; w < setup.workers; ++w)
+    stubs.push_back(std::make_unique<Stub>(MakeChannel(server->address, Traffic::kRows)));
+  const std::string memory(request_bytes * Plane::kBatches, 'k');
+  const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
+    absl::Mutex mu;
+    uint64_t left = calls;
+    struct Call {
+      grpc::ClientContext context;
+      grpc::ByteBuffer request, answer;
+    };
+    std::vector<Call> all(calls);
+    for (Call& call : all) {
+      call.request = Borrowed(memory.data() + i % Plane::kBatches * request_bytes, request_bytes);
+      stubs[worker]->UnaryCall(&call.context, "/sparrow.v1.ParameterServer/Pull", grpc::StubOptions(), &call.request,
+                               &call.answer, [&](const grpc::Status& status) {
+                                 CHECK(status.ok()) << status.error_message();
+                                 absl::MutexLock lock(&mu);
+                                 --left;
+                               });
+    }
+    absl::MutexLock lock(&mu);
+    mu.Await(absl::Condition(
+        +[](uint64_t* calls_left) { return *calls_left == 0; }, &left));
+  });
+  stubs.clear();
+  server->server->Shutdown();
+  return static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
+}
+
+double GatherRowsPerSecond(const Setup& setup, int64_t milliseconds, const Plane& plane) {
+  constexpr size_t kAhead = 8;
+  const size_t row_bytes = static_cast<size_t>(setup.dim) * sizeof(float);
+  const Pages pages(static_cast<uint64_t>(setup.rows) * row_bytes);
+  CHECK(pages.data() != nullptr) << "no memory for the gather bound";
+  std::memset(pages.data(), 1, pages.bytes());
+  std::vector<std::vector<char>> into(static_cast<size_t>(setup.workers),
+                                      std::vector<char>(static_cast<size_t>(setup.keys) * row_bytes));
+  const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
+    const std::vector<Key>& keys = plane.keys(i + worker * 7);
+    char* out = into[worker].data();
+    for (size_t k = 0; k < keys.size(); ++k, out += row_bytes) {
+      if (k + kAhead < keys.size()) {
+        const char* next = pages.data() + keys[k + kAhead] * row_bytes;
+        for (size_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(next + line);
+      }
+      std::memcpy(out, pages.data() + keys[k] * row_bytes, row_bytes);
+    }
+  });
+  return static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
+}
+
+}  // namespace sparrow::bench

@@ -1,0 +1,97 @@
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/random.h"
+#include "bench/sparrow_bench/commands.h"
+#include "bench/sparrow_bench/plane.h"
+#include "embedding/row_codec.h"
+
+namespace sparrow::bench {
+namespace {
+
+Measurement Measure(const Setup& setup, const Flags& flags) {
+  Plane plane(setup);
+  const uint32_t dim = static_cast<uint32_t>(setup.dim);
+  std::vector<float> gradients(static_cast<size_t>(setup.keys) * dim);
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(RandomNormal(1, i));
+  const std::vector<std::span<const float>> views = {gradients};
+  PsPush push(plane.client(0));
+  uint64_t step = 0;
+  const auto one = [&](size_t, size_t i) {
+    push.Start({.step = step++, .samples = static_cast<uint64_t>(setup.keys)}, plane.partition(i), views);
+    const absl::Status status = push.Finish();
+    CHECK(status.ok()) << status;
+  };
+  // Of the rows after one push of each set of keys, so that it depends on no time.
+  for (size_t batch = 0; batch < Plane::kBatches; ++batch) one(0, batch);
+  uint64_t checksum = 0;
+  std::vector<float> room(gradients.size());
+  const std::vector<std::span<float>> rows = {room};
+  PsPull pull(plane.client(0));
+  for (size_t batch = 0; batch < Plane::kBatches; ++batch) {
+    pull.Start({.step = step}, &plane.partition(batch), rows);
+    const absl::Status status = pull.Finish();
+    CHECK(status.ok()) << status;
+    const std::span<const Key> keys = plane.partition(batch).keys(0);
+    for (size_t k = 0; k < keys.size(); ++k) {
+      for (uint32_t d = 0; d < dim; ++d) {
+        checksum += Mix64(Mix64(keys[k]) + d + (uint64_t{row_type::Bits(room[k * dim + d])} << 16));
+      }
+    }
+  }
+  const Times times = Repeat(1, flags.milliseconds, one);
+
+  Measurement result = {.name = setup.name,
+                        .transport = setup.transport,
+                        .wire = setup.wire,
+                        .keys = static_cast<uint64_t>(setup.keys),
+                        .dim = dim,
+                        .servers = static_cast<uint64_t>(setup.servers),
+                        .workers = 1};
+  result.rows_per_second = static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
+  result.p50_ms = 1e3 * Percentile(times.each, 0.5);
+  result.p99_ms = 1e3 * Percentile(times.each, 0.99);
+  result.checksum = absl::StrFormat("%016x", checksum);
+  if (setup.transport == "direct") {
+    result.bound = "prefetched gather";
+    result.bound_rows_per_second = GatherRowsPerSecond(setup, flags.milliseconds, plane);
+  } else {
+    const uint64_t calls = plane.partition(0).pushes().chunks.size();
+    const uint64_t keys = static_cast<uint64_t>(setup.keys);
+    result.bound = "echo of the same bytes";
+    result.bound_rows_per_second = EchoRowsPerSecond(
+        setup, flags.milliseconds, calls, keys * (sizeof(Key) + RowWireBytes(WireType(setup.wire), dim)) / calls, 1);
+  }
+  return result;
+}
+
+}  // namespace
+
+int PushCommand(const Arguments& arguments) {
+  Flags flags;
+  flags.setup.name = "push";
+  const std::string summary =
+      "How many row gradients a second do servers take and apply, by row-wise Adagrad? One worker, one step after the "
+      "other, each of unique keys uniform over a table that is all in memory; servers and worker are in this process. "
+      "Without flags that choose one measurement, a table of them. The bound over a socket is the same bytes in as "
+      "many "
+      "gRPC calls to a server that ignores them; in process it is a prefetched gather of the rows, which a push reads "
+      "and writes.";
+  if (const std::optional<int> status = ParseFlags("push", summary, arguments, &flags)) return *status;
+  if (flags.setup.transport == "direct") flags.setup.name = "push_in_process";
+  if (flags.setup.workers != 1) {
+    std::fprintf(stderr, "sparrow-bench push: --workers %lld: steps of one worker are measured, expected 1\n",
+                 static_cast<long long>(flags.setup.workers));
+    return 2;
+  }
+  const std::vector<Setup> table = {
+      {.name = "push"},
+      {.name = "push", .transport = "unix"},
+      {.name = "push", .wire = "bf16"},
+      {.name = "push", .keys = 16384},
+      {.name = "push", .servers = 2},
+      {.name = "push_in_process", .transport = "direct"},
+  };
+  return RunTable(arguments, flags, table, Measure);
+}
+
+}  // namespace sparrow::bench

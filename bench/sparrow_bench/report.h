@@ -1,0 +1,42 @@
+#ifndef SPARROW_BENCH_SPARROW_BENCH_REPORT_H_
+#define SPARROW_BENCH_SPARROW_BENCH_REPORT_H_
+
+// What every subcommand of sparrow-bench reports, and how.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace sparrow::bench {
+
+// One measurement beside its bound, which is measured in the same run.
+struct Measurement {
+  std::string name = "";       // "pull", "push", "pull_in_process"
+  std::string transport = "";  // "tcp", "unix", "direct"
+  std::string wire = "";       // "fp32", "bf16", "fp16", "int8"
+  uint64_t keys = 0;           // Of one call.
+  uint64_t dim = 0;
+  uint64_t servers = 0;
+  uint64_t workers = 0;
+  double rows_per_second = 0;
+  double p50_ms = 0;
+  double p99_ms = 0;
+  std::string bound = "";  // Its name.
+  double bound_rows_per_second = 0;
+  std::string checksum = "";  // Of the rows, in hexadecimal; equal rows give equal ones.
+};
+
+// Prints a line of the table, under a heading if it is the first.
+void PrintMeasurement(const Measurement& measurement, bool first);
+
+// A list of objects, one a measurement, whose fields are those above. Nothing if the path is empty.
+absl::Status WriteJson(const std::vector<Measurement>& measurements, const std::string& path);
+
+// The middle, and what one in a hundred exceeds. REQUIRES: not empty.
+double Percentile(std::vector<double> values, double share);
+
+}  // namespace sparrow::bench
+
+#endif  // SPARROW_BENCH_SPARROW_BENCH_REPORT_H_
