@@ -39,8 +39,10 @@ struct PsClientOptions {
   RowType push_type = RowType::kFloat32;  // Of gradients on their way to the servers.
 
   // Performance.
-  uint64_t pull_chunk_bytes = 256 << 10;  // Keys and rows of one pull message: while one travels, the next is read.
-  uint64_t push_chunk_bytes = 8 << 20;    // Of a push message. Both at most kChunkBytesMax.
+  // Keys and rows in one message; at most kChunkBytesMax. Smaller messages of a pull would overlap their reading and their
+  // travel, but each costs more system calls and wake-ups than that saves.
+  uint64_t pull_chunk_bytes = 8 << 20;
+  uint64_t push_chunk_bytes = 8 << 20;
 };
 
 // Leaves room under kMessageBytesMax for what a message holds besides keys and rows.
