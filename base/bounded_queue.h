@@ -37,6 +37,12 @@ class BoundedQueue {
     return item;
   }
 
+  // Whether Pop would return at once.
+  bool HasItem() const {
+    absl::MutexLock lock(&mu_);
+    return CanPop();
+  }
+
   // Wakes everybody. Items already inside can still be popped.
   void Close() {
     absl::MutexLock lock(&mu_);

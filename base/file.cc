@@ -115,16 +115,76 @@ absl::Status MakeDirectories(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDirectory(absl::string_view flag, const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) {
+    if (errno != ENOENT) return Annotate(ErrnoStatus(errno, "use the directory", path), flag);
+    return absl::NotFoundError(absl::StrCat(flag, " ", path, ": no such directory; name the one that holds the data"));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": is a file; name the directory it lies in"));
+  }
+  if (access(path.c_str(), R_OK | X_OK) != 0) return Annotate(ErrnoStatus(errno, "read the directory", path), flag);
+  return absl::OkStatus();
+}
+
+absl::Status CheckDirectoryOrNew(absl::string_view flag, const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::absolute(path, error).lexically_normal();
+  for (std::filesystem::path at = target;; at = at.parent_path()) {
+    struct stat info;
+    if (stat(at.c_str(), &info) == 0) {
+      if (!S_ISDIR(info.st_mode)) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(flag, " ", path, at == target ? ": is a file" : absl::StrCat(": ", at.string(), " is a file"),
+                         "; name a directory, or one that can be made"));
+      }
+      if (at != target && access(at.c_str(), W_OK | X_OK) != 0) {
+        return Annotate(ErrnoStatus(errno, "make a directory there", at.string()), absl::StrCat(flag, " ", path));
+      }
+      return absl::OkStatus();
+    }
+    // Of a path through a file, the file itself says so above.
+    if ((errno != ENOENT && errno != ENOTDIR) || at == at.parent_path()) {
+      return Annotate(ErrnoStatus(errno, "use the directory", path), flag);
+    }
+  }
+}
+
+namespace {
+
+bool IsInside(const std::filesystem::path& base, const std::filesystem::path& target) {
+  const auto [base_end, target_at] = std::mismatch(base.begin(), base.end(), target.begin(), target.end());
+  return base_end == base.end() || (base_end->empty() && std::next(base_end) == base.end());
+}
+
+// Of a path that leads out of `base`: through which link, or "" if through none.
+std::string LinkOut(const std::filesystem::path& base, const std::filesystem::path& path) {
+  std::filesystem::path at;
+  for (const std::filesystem::path& part : path.lexically_normal()) {
+    at /= part;
+    std::error_code error;
+    if (!std::filesystem::is_symlink(at, error)) continue;
+    const std::filesystem::path target = std::filesystem::weakly_canonical(at, error);
+    if (!error && IsInside(base, at) && !IsInside(base, target)) {
+      return absl::StrCat(at.string(), " is a link to ", target.string());
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> ResolveUnder(const std::string& root, const std::string& relative) {
   std::error_code error;
   const std::filesystem::path base = std::filesystem::weakly_canonical(std::filesystem::absolute(root), error);
   if (error) return ErrnoStatus(error.value(), "resolve", root);
   const std::filesystem::path target = std::filesystem::weakly_canonical(base / relative, error);
   if (error) return ErrnoStatus(error.value(), "resolve", (base / relative).string());
-  const auto [base_end, target_at] = std::mismatch(base.begin(), base.end(), target.begin(), target.end());
-  const bool inside = base_end == base.end() || (base_end->empty() && std::next(base_end) == base.end());
-  if (!inside) {
-    return absl::PermissionDeniedError(absl::StrCat("path \"", relative, "\" lies outside the root ", base.string()));
+  if (!IsInside(base, target)) {
+    const std::string link = LinkOut(base, base / relative);
+    return absl::PermissionDeniedError(
+        absl::StrCat("path \"", relative, "\" lies outside the root ", base.string(), link.empty() ? "" : ": ", link));
   }
   return target.string();
 }

@@ -22,13 +22,19 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 absl::Status MakeDirectories(const std::string& path);
 
 // root/relative, made absolute, refusing (PermissionDenied, naming both) what lies outside root once ".." and symbolic
-// links are resolved. An absolute `relative` must lie under root. The target need not exist; its existing parents are
-// resolved.
+// links are resolved; a link that leads out is named, and where it leads. An absolute `relative` must lie under root.
+// The target need not exist; its existing parents are resolved.
 absl::StatusOr<std::string> ResolveUnder(const std::string& root, const std::string& relative);
 
 // Files that match root/pattern, sorted bytewise. Without '*', '?' or '[' the one path, which must exist. NotFound if
 // nothing matches; confined to root as ResolveUnder.
 absl::StatusOr<std::vector<std::string>> MatchFiles(const std::string& root, const std::string& pattern);
+
+// Of a directory that the flag `flag` names, such as "--data-root". OK if `path` is one and can be read. NotFound,
+// FailedPrecondition (a file) or PermissionDenied name flag and path.
+absl::Status CheckDirectory(absl::string_view flag, const std::string& path);
+// OK if `path` is a directory, or can be made as one.
+absl::Status CheckDirectoryOrNew(absl::string_view flag, const std::string& path);
 
 // zlib's CRC-32 of a whole file, and its size.
 struct FileDigest {

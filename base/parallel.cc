@@ -15,6 +15,8 @@ int ParallelThreads() { return 1; }
 int ParallelThreads() { return omp_in_parallel() != 0 ? 1 : std::max(1, omp_get_max_threads()); }
 #endif
 
+void UseOneThread() { omp_set_num_threads(1); }
+
 void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64_t)> body) {
   CHECK_GT(grain, 0);
   if (n <= 0) return;

@@ -18,6 +18,9 @@ void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin,
 // Threads that ParallelFor uses when called from this thread, at least 1.
 int ParallelThreads();
 
+// From here on ParallelFor runs serially when called from this thread: for one that works beside those that compute.
+void UseOneThread();
+
 }  // namespace sparrow
 
 #endif  // SPARROW_BASE_PARALLEL_H_

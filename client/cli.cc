@@ -1,6 +1,5 @@
 #include "client/cli.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,17 +123,6 @@ absl::Status CheckWritable(const std::string& flag, const std::string& path) {
   if (access(directory.c_str(), W_OK) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(ErrnoStatus(errno, "write in", directory).message(), "; ", flag,
                                                     " needs a directory that is there"));
-}
-
-absl::Status CheckDirectory(const std::string& flag, const std::string& path) {
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0) {
-    return absl::NotFoundError(absl::StrCat(flag, " ", path, ": no such directory; name the one that holds the data"));
-  }
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": is a file; name the directory it lies in"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace sparrow

@@ -47,9 +47,6 @@ std::optional<int> ParseCommandLine(const Usage& usage, const std::vector<Option
 // OK if a file can be written at `path` (empty: nothing to write), so that it fails now and not after the training.
 absl::Status CheckWritable(const std::string& flag, const std::string& path);
 
-// OK if `path` is a directory.
-absl::Status CheckDirectory(const std::string& flag, const std::string& path);
-
 }  // namespace sparrow
 
 #endif  // SPARROW_CLIENT_CLI_H_

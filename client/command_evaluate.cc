@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "client/cli.h"
 #include "client/embedded_cluster.h"
@@ -62,11 +63,10 @@ int EvaluateCommand(const Arguments& arguments, Interrupt* interrupt) {
   if (status.ok()) status = CheckDirectory("--data-root", cluster.data_root);
   if (!status.ok()) return Fail(status);
 
-  const std::filesystem::path path = std::filesystem::absolute(positional[0]).lexically_normal();
-  const absl::StatusOr<Checkpoint> checkpoint = OpenCheckpoint("/", path.string());
-  if (!checkpoint.ok()) return FailBeforeStart(checkpoint.status(), "", outputs);
+  const absl::StatusOr<Checkpoint> checkpoint = OpenCheckpointAt(positional[0]);
+  if (!checkpoint.ok()) return FailBeforeStart(checkpoint.status(), v1::Job(), outputs);
   const absl::StatusOr<v1::Job> job = EvaluationJob(*checkpoint, sets);
-  if (!job.ok()) return FailBeforeStart(job.status(), checkpoint->manifest.job().name(), outputs);
+  if (!job.ok()) return FailBeforeStart(job.status(), checkpoint->manifest.job(), outputs);
 
   const std::filesystem::path directory(checkpoint->directory);
   cluster.checkpoint_root = directory.parent_path().string();

@@ -68,9 +68,10 @@ int JobsCommand(const Arguments& arguments, Interrupt*) {
   }
   Table table = {{"JOB", "NAME", "STATE", "STEP", "SAMPLES/S", "LOSS", "AUC", "MESSAGE"}};
   for (const v1::JobStatus& job : jobs->jobs()) {
-    table.push_back({job.job_id(), job.name(), StateName(job.state()), absl::StrCat(job.progress().step()),
-                     absl::StrFormat("%.0f", job.progress().samples_per_second()),
-                     absl::StrFormat("%.4f", job.progress().loss()), JobAuc(job), job.message()});
+    const JobFigures figures = FiguresOf(job);
+    table.push_back({job.job_id(), job.name(), StateName(job.state()), absl::StrCat(figures.steps),
+                     FigureText("%.0f", figures.samples_per_second), FigureText("%.4f", figures.train_loss),
+                     JobAuc(job), job.message()});
   }
   PrintTable(table);
   return kExitSuccess;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "client/cli.h"
 #include "client/job_file.h"
@@ -16,8 +17,7 @@ namespace {
 
 absl::StatusOr<uint64_t> Predict(const std::string& path, const std::vector<std::string>& sets,
                                  PredictionOptions options, const std::string& to) {
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint,
-                   OpenCheckpoint("/", std::filesystem::absolute(path).lexically_normal().string()));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpointAt(path));
   ASSIGN_OR_RETURN(const v1::Job job, TestOnlyJob(checkpoint.manifest.job(), checkpoint.directory, sets));
   RETURN_IF_ERROR(ValidateJobForReading(job));
   const std::filesystem::path directory(checkpoint.directory);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "client/cli.h"
 #include "client/embedded_cluster.h"
@@ -54,10 +55,11 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
   if (const absl::Status status = CheckOutputs(outputs); !status.ok()) return Fail(status);
 
   absl::StatusOr<v1::Job> job = LoadJobFile(positional[0], sets);
-  if (!job.ok()) return FailBeforeStart(job.status(), "", outputs);
+  if (!job.ok()) return FailBeforeStart(job.status(), v1::Job(), outputs);
   absl::Status status = Annotate(ValidateJob(*job), positional[0]);
   if (status.ok()) status = CheckDirectory("--data-root", cluster.data_root);
-  if (!status.ok()) return FailBeforeStart(status, job->name(), outputs);
+  if (status.ok()) status = CheckDirectoryOrNew("--checkpoint-root", cluster.checkpoint_root);
+  if (!status.ok()) return FailBeforeStart(status, *job, outputs);
 
   const auto count = [](int64_t flag, uint32_t configured) {
     return flag > 0 ? static_cast<uint32_t>(flag) : std::max(configured, 1u);

@@ -40,17 +40,17 @@ int SubmitCommand(const Arguments& arguments, Interrupt* interrupt) {
   }
   if (const absl::Status status = CheckOutputs(outputs); !status.ok()) return Fail(status);
   const absl::StatusOr<v1::Job> job = LoadJobFile(positional[0], sets);
-  if (!job.ok()) return FailBeforeStart(job.status(), "", outputs);
+  if (!job.ok()) return FailBeforeStart(job.status(), v1::Job(), outputs);
   const absl::Status valid = Annotate(ValidateJob(*job), positional[0]);
-  if (!valid.ok()) return FailBeforeStart(valid, job->name(), outputs);
+  if (!valid.ok()) return FailBeforeStart(valid, *job, outputs);
 
   const absl::StatusOr<std::unique_ptr<CoordinatorLink>> link = ConnectToCoordinator(coordinator);
-  if (!link.ok()) return FailBeforeStart(link.status(), job->name(), outputs);
+  if (!link.ok()) return FailBeforeStart(link.status(), *job, outputs);
   v1::SubmitRequest request;
   *request.mutable_job() = *job;
   request.set_restore_from(resume);
   const absl::StatusOr<v1::SubmitResponse> submitted = (*link)->Submit(request);
-  if (!submitted.ok()) return FailBeforeStart(submitted.status(), job->name(), outputs);
+  if (!submitted.ok()) return FailBeforeStart(submitted.status(), *job, outputs);
   std::printf("submitted %s\n", submitted->job_id().c_str());
   std::fflush(stdout);
   return watch ? FollowRemoteJob(link->get(), submitted->job_id(), outputs, interrupt) : kExitSuccess;

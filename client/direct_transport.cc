@@ -1,5 +1,6 @@
 #include "client/direct_transport.h"
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <thread>
@@ -10,6 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/bounded_queue.h"
+#include "base/parallel.h"
 #include "embedding/row_codec.h"
 
 namespace sparrow {
@@ -19,16 +22,25 @@ absl::Status CancelledHere() { return absl::CancelledError("the call was cancell
 
 class DirectTransport final : public PsTransport {
  public:
-  explicit DirectTransport(Shard* shard) : shard_(shard), timer_([this] { ExpirePulls(); }) {}
+  explicit DirectTransport(Shard* shard)
+      : shard_(shard), timer_([this] { ExpirePulls(); }), ahead_thread_([this] { PullAhead(); }) {}
 
   ~DirectTransport() override {
     Cancel();
     timer_.join();
+    ahead_.Close();
+    ahead_thread_.join();
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(this, &DirectTransport::Idle));
   }
 
   void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
+    if (!request->message.ahead()) return PullNow(request, response, timeout, std::move(done));
+    // The caller computes meanwhile.
+    ahead_.Push([=, this, done = std::move(done)]() mutable { PullNow(request, response, timeout, std::move(done)); });
+  }
+
+  void PullNow(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) {
     const v1::RowType type = request->message.row_type();
     std::span<const std::span<float>> rows = request->rows;
     if (type != v1::FLOAT32) {  // As they would arrive elsewhere: rounded, and then floats again.
@@ -106,6 +118,13 @@ class DirectTransport final : public PsTransport {
     }
   }
 
+  static constexpr size_t kAheadMax = 256;  // Calls that wait for the thread; beyond, callers wait.
+
+  void PullAhead() {
+    UseOneThread();
+    while (std::optional<std::function<void()>> call = ahead_.Pop()) (*call)();
+  }
+
   template <typename Body>
   void Call(const Body& body, const Done& done) {
     bool cancelled = false;
@@ -164,7 +183,10 @@ class DirectTransport final : public PsTransport {
   int calls_ ABSL_GUARDED_BY(mu_) = 0;  // Other than pulls, in progress.
   absl::flat_hash_map<uint64_t, PullCall> pulls_ ABSL_GUARDED_BY(mu_);
 
-  std::thread timer_;  // Last, since it uses the others.
+  BoundedQueue<std::function<void()>> ahead_{kAheadMax};  // Open until the destructor, which empties it.
+
+  std::thread timer_;  // Last, since they use the others.
+  std::thread ahead_thread_;
 };
 
 }  // namespace

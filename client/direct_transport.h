@@ -11,8 +11,8 @@
 namespace sparrow {
 
 // Calls other than Pull run on the caller's thread, and their `done` is called before they return. A Pull waits without
-// a thread of its own; one that is not answered within its timeout ends with DeadlineExceeded. The shard outlives the
-// transport.
+// a thread of its own, and one ahead reads its rows on a thread of the transport; one that is not answered within its
+// timeout ends with DeadlineExceeded. The shard outlives the transport.
 std::unique_ptr<PsTransport> MakeDirectTransport(Shard* shard);
 
 }  // namespace sparrow

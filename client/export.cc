@@ -142,7 +142,7 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std
   if (fs::exists(directory, error) && !(fs::is_directory(directory, error) && fs::is_empty(directory, error))) {
     return absl::AlreadyExistsError(absl::StrCat("--to ", directory, ": is there already; name a new directory"));
   }
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint("/", fs::absolute(path).lexically_normal().string()));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpointAt(path));
   RETURN_IF_ERROR(VerifyCheckpoint(checkpoint, CheckpointFiles::kAll));
   const v1::Manifest& manifest = checkpoint.manifest;
 

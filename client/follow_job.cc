@@ -44,8 +44,9 @@ int FollowJob(CoordinatorLink* link, const std::string& job_id, const JobOutputs
                                                     " --coordinator ", link->address())));
   }
   // The watched statuses have no loss curve.
-  const absl::StatusOr<v1::GetJobResponse> ended = link->GetJob(job_id);
+  absl::StatusOr<v1::GetJobResponse> ended = link->GetJob(job_id);
   if (!ended.ok()) return Fail(ended.status());
+  NameSources(ended->job(), ended->mutable_status());
   const v1::JobStatus& status = ended->status();
   std::fputs(SummaryText(status).c_str(), stdout);
   std::fflush(stdout);
@@ -73,9 +74,10 @@ int FollowRemoteJob(CoordinatorLink* link, const std::string& job_id, const JobO
   return exit_status;
 }
 
-int FailBeforeStart(const absl::Status& status, const std::string& job_name, const JobOutputs& outputs) {
+int FailBeforeStart(const absl::Status& status, const v1::Job& job, const JobOutputs& outputs) {
   v1::JobStatus failed;
-  failed.set_name(job_name);
+  failed.set_name(job.name());
+  NameSources(job, &failed);
   failed.set_state(v1::JobStatus::FAILED);
   failed.set_message(std::string(status.message()));
   const int exit_status = Fail(status);

@@ -28,9 +28,9 @@ int FollowJob(CoordinatorLink* link, const std::string& job_id, const JobOutputs
 // FollowJob of a job that is not ours: at a signal it says that the job goes on and ends the process.
 int FollowRemoteJob(CoordinatorLink* link, const std::string& job_id, const JobOutputs& outputs, Interrupt* interrupt);
 
-// Of a job that did not get as far as a coordinator: prints the error, writes outputs that say FAILED and why. Returns
-// the exit status.
-int FailBeforeStart(const absl::Status& status, const std::string& job_name, const JobOutputs& outputs);
+// Of a job that did not get as far as a coordinator, empty if not even its file could be read: prints the error, writes
+// outputs that say FAILED and why. Returns the exit status.
+int FailBeforeStart(const absl::Status& status, const v1::Job& job, const JobOutputs& outputs);
 
 }  // namespace sparrow
 

@@ -13,36 +13,15 @@
 #include "base/file.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
-#include "google/protobuf/io/tokenizer.h"
+#include "base/utf8.h"
 #include "google/protobuf/text_format.h"
+#include "proto/first_text_error.h"
 
 namespace sparrow {
 namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
-
-// Keeps the first error: later ones are mostly its consequences.
-class FirstError final : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, int column, const std::string& message) override {
-    if (message_.empty()) {
-      line_ = line;
-      column_ = column;
-      message_ = message;
-    }
-  }
-  void AddWarning(int line, int column, const std::string& message) override { AddError(line, column, message); }
-
-  int line() const { return line_; }      // From 0; -1: of the whole text.
-  int column() const { return column_; }  // From 0.
-  const std::string& message() const { return message_; }
-
- private:
-  int line_ = -1;
-  int column_ = 0;
-  std::string message_;
-};
 
 std::string Place(const std::string& name, int line, int column) {
   return absl::StrCat(name, ":", line + 1, ":", column + 1);
@@ -75,27 +54,12 @@ std::string Remedy(const std::string& message) {
 
 // The byte at which `text` stops being UTF-8 without control characters, or nullopt.
 std::optional<size_t> FirstBadByte(absl::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
+  const size_t good = Utf8PrefixBytes(text);
+  for (size_t i = 0; i < good; ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    size_t more = 0;
-    if (byte < 0x80) {
-      if (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') return i;
-    } else if (byte >= 0xc2 && byte <= 0xdf) {
-      more = 1;
-    } else if (byte >= 0xe0 && byte <= 0xef) {
-      more = 2;
-    } else if (byte >= 0xf0 && byte <= 0xf4) {
-      more = 3;
-    } else {
-      return i;
-    }
-    for (size_t j = 1; j <= more; ++j) {
-      if (i + j >= text.size() || (static_cast<unsigned char>(text[i + j]) & 0xc0) != 0x80) return i;
-    }
-    i += 1 + more;
+    if (byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') return i;
   }
-  return std::nullopt;
+  return good == text.size() ? std::nullopt : std::optional<size_t>(good);
 }
 
 }  // namespace
@@ -118,12 +82,11 @@ absl::StatusOr<v1::Job> ParseJob(absl::string_view text, const std::string& name
   }
 
   v1::Job job;
-  FirstError error;
+  FirstTextError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (!parser.ParseFromString(std::string(text), &job) || !error.message().empty()) {
-    std::string message = error.message().empty() ? "not a job" : error.message();
-    if (!message.empty() && message.back() == '.') message.pop_back();
+    const std::string message = error.message().empty() ? "not a job" : error.message();
     return absl::InvalidArgumentError(absl::StrCat(error.line() < 0 ? name : Place(name, error.line(), error.column()),
                                                    ": ", message, Remedy(error.message())));
   }

@@ -32,6 +32,7 @@ absl::StatusOr<v1::Job> TestOnlyJob(v1::Job job, const std::string& origin, cons
 
 // Changes one field, named by its path from `message`:
 //   train.batch_size=512                 a number, string, bool (true or false) or enum (by name)
+//   data.text.delimiter=\t               a string may have quotes around it and C's escapes in it, as in a job file
 //   tables[2].dim=16, tables.2.dim=16    an element of a list, from 0; the index one past the end appends an element
 //   model.dlrm.top=64,32,1               a whole list of numbers
 //   data.train.path+=more.tsv            one more element

@@ -134,15 +134,15 @@ absl::StatusOr<uint64_t> WritePredictions(const v1::Job& job, const PredictionOp
   RETURN_IF_ERROR(file.Open());
   RETURN_IF_ERROR(file.Append("row,label,probability\n"));
 
+  PreparedBatch prepared;  // Outlives the pull into its rows.
   PsPull pull(rows.client());
   BatchModel batch_model(&layout, model.get());
-  PreparedBatch prepared;
   uint64_t written = 0;
   for (;;) {
     ASSIGN_OR_RETURN(const bool more, reader->Next(&prepared.batch));
     if (!more) break;
-    RETURN_IF_ERROR(PrepareBatch(layout, *rows.client(), &prepared));
-    pull.Start({.step = step}, &prepared.partition, batch_model.Rows(prepared));
+    RETURN_IF_ERROR(PrepareBatch(layout, *rows.client(), /*before=*/nullptr, &prepared));
+    pull.Start({.step = step}, &prepared.partition, prepared.rows);
     RETURN_IF_ERROR(pull.Finish());
     const std::span<const float> logits = batch_model.Forward(prepared);
     std::string text;

@@ -52,8 +52,7 @@ void ProgressView::Update(const v1::JobStatus& status, absl::Time now) {
     const v1::EvalResult& eval = status.evals(evals_shown_);
     auc_ = AucText(eval);
     EndBar();
-    absl::FPrintF(out_, "evaluation after step %d: %s, logloss %.5f, calibration %.4f on %d rows\n", eval.step(), auc_,
-                  eval.loss(), eval.calibration(), eval.rows());
+    absl::FPrintF(out_, "evaluation after step %d: %s\n", eval.step(), EvalText(eval));
   }
   const v1::Progress& progress = status.progress();
   if (progress.step() > 0 && progress.step() != step_shown_) {

@@ -11,7 +11,7 @@ namespace sparrow {
 int RunEmbedded(v1::Job job, const EmbeddedClusterOptions& options, const std::string& resume,
                 const JobOutputs& outputs, Interrupt* interrupt) {
   absl::StatusOr<std::unique_ptr<EmbeddedCluster>> cluster = EmbeddedCluster::Start(options);
-  if (!cluster.ok()) return FailBeforeStart(cluster.status(), job.name(), outputs);
+  if (!cluster.ok()) return FailBeforeStart(cluster.status(), job, outputs);
   CoordinatorLink* link = (*cluster)->link();
   if (!(*cluster)->metrics_address().empty()) {
     std::printf("metrics on http://%s/metrics\n", (*cluster)->metrics_address().c_str());
@@ -24,7 +24,7 @@ int RunEmbedded(v1::Job job, const EmbeddedClusterOptions& options, const std::s
   *request.mutable_job() = job;
   request.set_restore_from(resume);
   const absl::StatusOr<v1::SubmitResponse> submitted = link->Submit(request);
-  if (!submitted.ok()) return FailBeforeStart(submitted.status(), job.name(), outputs);
+  if (!submitted.ok()) return FailBeforeStart(submitted.status(), job, outputs);
 
   interrupt->SetAction([link, job_id = submitted->job_id()](int) {
     const absl::Status cancelled = link->CancelJob(job_id);

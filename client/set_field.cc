@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,8 +14,8 @@
 #include "base/status_macros.h"
 #include "client/job_file.h"
 #include "google/protobuf/descriptor.h"
-#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "proto/first_text_error.h"
 
 namespace sparrow {
 namespace {
@@ -92,6 +93,16 @@ absl::StatusOr<Int> ParseInteger(absl::string_view text) {
       text, absl::StrCat("an integer from ", std::numeric_limits<Int>::min(), " to ", std::numeric_limits<Int>::max()));
 }
 
+// A string as in a job file, but for the quotes, which may be left out: \t is a tab.
+absl::StatusOr<std::string> Unescaped(absl::string_view text) {
+  absl::string_view inner = text;
+  if (inner.size() >= 2 && inner.front() == '"' && inner.back() == '"') inner = inner.substr(1, inner.size() - 2);
+  std::string value, error;
+  if (absl::CUnescape(inner, &value, &error)) return value;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\": ", error, "; write \\t for a tab and \\\\ for a backslash"));
+}
+
 absl::Status PutScalar(absl::string_view text, const Target& target) {
   switch (target.field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32: {
@@ -143,7 +154,8 @@ absl::Status PutScalar(absl::string_view text, const Target& target) {
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_STRING: {
-      target.Put(std::string(text), &Reflection::SetString, &Reflection::SetRepeatedString, &Reflection::AddString);
+      ASSIGN_OR_RETURN(std::string value, Unescaped(text));
+      target.Put(std::move(value), &Reflection::SetString, &Reflection::SetRepeatedString, &Reflection::AddString);
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_MESSAGE:
@@ -165,17 +177,11 @@ Message* MutableTarget(const Target& target) {
 absl::Status PutMessage(absl::string_view text, const Target& target) {
   Message* message = MutableTarget(target);
   message->Clear();
-  class Collector final : public google::protobuf::io::ErrorCollector {
-   public:
-    void AddError(int, int, const std::string& text) override {
-      if (message.empty()) message = text;
-    }
-    std::string message;
-  } error;
+  FirstTextError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (parser.ParseFromString(std::string(text), message)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(error.message, " ", target.field->name(), " is a ",
+  return absl::InvalidArgumentError(absl::StrCat(error.message(), "; ", target.field->name(), " is a ",
                                                  message->GetDescriptor()->name(), ": name one of its fields (",
                                                  absl::StrJoin(FieldNames(message->GetDescriptor()), ", "),
                                                  "), or write it as text"));

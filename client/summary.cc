@@ -1,5 +1,6 @@
 #include "client/summary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -7,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace sparrow {
 namespace {
@@ -15,11 +16,27 @@ namespace {
 using nlohmann::ordered_json;
 
 // JSON has no NaN and no infinity.
-ordered_json Number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(); }
+ordered_json Number(std::optional<double> value) {
+  return value.has_value() && std::isfinite(*value) ? ordered_json(*value) : ordered_json();
+}
+
+// A count that is never 0 once it is known.
+ordered_json KnownCount(uint64_t count) { return count == 0 ? ordered_json() : ordered_json(count); }
+
+bool IsWhole(const v1::JobStatus& status) { return status.state() == v1::JobStatus::SUCCEEDED && status.has_summary(); }
+
+std::optional<double> LossOf(const v1::EvalResult& eval) {
+  return eval.rows() == 0 ? std::nullopt : std::optional<double>(eval.loss());
+}
+
+// EvalResult has 0 where it is not defined.
+std::optional<double> CalibrationOf(const v1::EvalResult& eval) {
+  return eval.calibration() == 0 ? std::nullopt : std::optional<double>(eval.calibration());
+}
 
 // The last evaluation: of the summary, or of a job that did not come to its end.
 const v1::EvalResult* LastEval(const v1::JobStatus& status) {
-  if (status.summary().has_eval()) return &status.summary().eval();
+  if (IsWhole(status) && status.summary().has_eval()) return &status.summary().eval();
   return status.evals().empty() ? nullptr : &status.evals(status.evals_size() - 1);
 }
 
@@ -27,7 +44,7 @@ ordered_json EvalJson(const v1::EvalResult& eval) {
   ordered_json json;
   json["step"] = eval.step();
   json["rows"] = eval.rows();
-  json["loss"] = Number(eval.loss());
+  json["loss"] = Number(LossOf(eval));
   json["auc"] = eval.has_auc() ? Number(eval.auc()) : ordered_json();
   return json;
 }
@@ -39,7 +56,7 @@ void AddLine(std::string* text, absl::string_view name, absl::string_view value)
 // At most a few names: a month of files is not read line by line.
 std::string SourcesText(const v1::Summary& summary) {
   constexpr int kShown = 4;
-  if (summary.sources().empty()) return "none";
+  if (summary.sources().empty()) return "-";
   std::vector<std::string> shown;
   for (const std::string& source : summary.sources()) {
     if (shown.size() == kShown) {
@@ -63,29 +80,82 @@ std::string AucText(const v1::EvalResult& eval) {
   return eval.has_auc() ? absl::StrFormat("AUC %.4f", eval.auc()) : absl::StrCat("AUC ", eval.auc_reason());
 }
 
-std::string SummaryText(const v1::JobStatus& status) {
-  const bool whole = status.has_summary();
+std::string FigureText(const absl::FormatSpec<double>& format, std::optional<double> value) {
+  return value.has_value() && std::isfinite(*value) ? absl::StrFormat(format, *value) : "-";
+}
+
+std::string EvalText(const v1::EvalResult& eval) {
+  return absl::StrCat(AucText(eval), ", logloss ", FigureText("%.5f", LossOf(eval)), ", calibration ",
+                      FigureText("%.4f", CalibrationOf(eval)), " on ", eval.rows(), " rows");
+}
+
+JobFigures FiguresOf(const v1::JobStatus& status) {
   const v1::Summary& summary = status.summary();
   const v1::Progress& progress = status.progress();
+  JobFigures figures;
+  double samples_per_second = 0, train_loss = 0;
+  if (IsWhole(status)) {
+    figures = {.steps = summary.steps(),
+               .rows_read = summary.rows_read(),
+               .rows_trained = summary.rows_trained(),
+               .rows_skipped = summary.rows_skipped(),
+               .samples_per_second = std::nullopt,
+               .train_loss = std::nullopt};
+    samples_per_second = summary.samples_per_second();
+    train_loss = summary.train_loss();
+  } else {
+    figures = {.steps = progress.step(),
+               .rows_read = progress.rows_read(),
+               .rows_trained = progress.rows_trained(),
+               .rows_skipped = progress.rows_skipped(),
+               .samples_per_second = std::nullopt,
+               .train_loss = std::nullopt};
+    samples_per_second = progress.samples_per_second();
+    train_loss = progress.loss();
+  }
+  if (figures.rows_trained > 0) {
+    figures.train_loss = train_loss;
+    if (samples_per_second > 0) figures.samples_per_second = samples_per_second;
+  }
+  return figures;
+}
+
+void NameSources(const v1::Job& job, v1::JobStatus* status) {
+  if (!status->summary().sources().empty()) return;
+  v1::Summary* summary = status->mutable_summary();
+  if (job.train().epochs() > 0) {
+    for (const std::string& path : job.data().train().path()) summary->add_sources(AsUtf8(path));
+  }
+  for (const std::string& path : job.data().test().path()) {
+    const auto& named = summary->sources();
+    const std::string name = AsUtf8(path);
+    if (std::find(named.begin(), named.end(), name) == named.end()) summary->add_sources(name);
+  }
+}
+
+std::string SummaryText(const v1::JobStatus& status) {
+  const v1::Summary& summary = status.summary();
+  const JobFigures figures = FiguresOf(status);
   std::string text = absl::StrCat("job ", status.name(), " (", status.job_id(), ") ", StateName(status.state()), "\n");
   if (!status.message().empty()) AddLine(&text, "message", status.message());
   AddLine(&text, "source", SourcesText(summary));
-  AddLine(&text, "rows read", absl::StrCat(whole ? summary.rows_read() : progress.rows_read()));
-  const uint64_t skipped = whole ? summary.rows_skipped() : progress.rows_skipped();
-  AddLine(&text, "rows trained",
-          absl::StrCat(whole ? summary.rows_trained() : progress.rows_trained(),
-                       skipped == 0 ? "" : absl::StrCat(" (", skipped, " did not fit and were skipped)")));
-  AddLine(&text, "steps", absl::StrCat(whole ? summary.steps() : progress.step()));
-  AddLine(&text, "samples/s",
-          whole ? absl::StrFormat("%.0f (%.1f s of training on %d worker%s, %d server%s)", summary.samples_per_second(),
-                                  summary.train_seconds(), summary.workers(), summary.workers() == 1 ? "" : "s",
-                                  summary.servers(), summary.servers() == 1 ? "" : "s")
-                : absl::StrFormat("%.0f", progress.samples_per_second()));
-  AddLine(&text, "train loss", absl::StrFormat("%.5f", whole ? summary.train_loss() : progress.loss()));
+  AddLine(&text, "rows read", absl::StrCat(figures.rows_read));
+  AddLine(
+      &text, "rows trained",
+      absl::StrCat(
+          figures.rows_trained,
+          figures.rows_skipped == 0 ? "" : absl::StrCat(" (", figures.rows_skipped, " did not fit and were skipped)")));
+  AddLine(&text, "steps", absl::StrCat(figures.steps));
+  std::string rate = FigureText("%.0f", figures.samples_per_second);
+  if (IsWhole(status) && figures.samples_per_second.has_value()) {
+    absl::StrAppendFormat(&rate, " (%.1f s of training on %d worker%s, %d server%s)", summary.train_seconds(),
+                          summary.workers(), summary.workers() == 1 ? "" : "s", summary.servers(),
+                          summary.servers() == 1 ? "" : "s");
+  }
+  AddLine(&text, "samples/s", rate);
+  AddLine(&text, "train loss", FigureText("%.5f", figures.train_loss));
   if (const v1::EvalResult* eval = LastEval(status)) {
-    AddLine(&text, "evaluation",
-            absl::StrFormat("%s, logloss %.5f, calibration %.4f on %d rows after step %d", AucText(*eval), eval->loss(),
-                            eval->calibration(), eval->rows(), eval->step()));
+    AddLine(&text, "evaluation", absl::StrCat(EvalText(*eval), " after step ", eval->step()));
   } else {
     AddLine(&text, "evaluation", "none");
   }
@@ -102,33 +172,33 @@ std::string SummaryText(const v1::JobStatus& status) {
 }
 
 std::string SummaryJson(const v1::JobStatus& status) {
-  const bool whole = status.has_summary();
   const v1::Summary& summary = status.summary();
-  const v1::Progress& progress = status.progress();
+  const JobFigures figures = FiguresOf(status);
   ordered_json json;
   json["job"] = status.name();
   json["job_id"] = status.job_id();
   json["state"] = StateName(status.state());
   json["message"] = status.message();
-  json["steps"] = whole ? summary.steps() : progress.step();
-  json["rows_read"] = whole ? summary.rows_read() : progress.rows_read();
-  json["rows_trained"] = whole ? summary.rows_trained() : progress.rows_trained();
-  json["rows_skipped"] = whole ? summary.rows_skipped() : progress.rows_skipped();
-  json["samples_per_second"] = Number(whole ? summary.samples_per_second() : progress.samples_per_second());
-  json["train_loss"] = Number(whole ? summary.train_loss() : progress.loss());
+  json["steps"] = figures.steps;
+  json["rows_read"] = figures.rows_read;
+  json["rows_trained"] = figures.rows_trained;
+  json["rows_skipped"] = figures.rows_skipped;
+  json["samples_per_second"] = Number(figures.samples_per_second);
+  json["train_loss"] = Number(figures.train_loss);
 
   const v1::EvalResult* eval = LastEval(status);
   json["eval_rows"] = eval == nullptr ? ordered_json() : ordered_json(eval->rows());
-  json["eval_loss"] = eval == nullptr ? ordered_json() : Number(eval->loss());
+  json["eval_loss"] = eval == nullptr ? ordered_json() : Number(LossOf(*eval));
   json["eval_auc"] = eval != nullptr && eval->has_auc() ? Number(eval->auc()) : ordered_json();
   json["eval_auc_reason"] = eval == nullptr   ? ordered_json("no evaluation")
                             : eval->has_auc() ? ordered_json()
                                               : ordered_json(eval->auc_reason());
-  json["eval_calibration"] = eval == nullptr ? ordered_json() : Number(eval->calibration());
+  json["eval_calibration"] = eval == nullptr ? ordered_json() : Number(CalibrationOf(*eval));
   json["checkpoint"] = summary.checkpoint().empty() ? ordered_json() : ordered_json(summary.checkpoint());
-  json["workers"] = summary.workers();
-  json["servers"] = summary.servers();
-  json["train_seconds"] = Number(summary.train_seconds());
+  json["workers"] = KnownCount(summary.workers());
+  json["servers"] = KnownCount(summary.servers());
+  json["train_seconds"] =
+      Number(summary.rows_trained() == 0 ? std::nullopt : std::optional<double>(summary.train_seconds()));
   json["step_seconds"] = ordered_json::object();
   for (const auto& [part, seconds] : summary.step_seconds()) json["step_seconds"][part] = Number(seconds);
   json["sources"] = ordered_json::array();

@@ -3,15 +3,32 @@
 
 // What a job that has ended says of itself: as text for people, as JSON for scripts, its losses as CSV.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_format.h"
 #include "sparrow/v1/coordinator.pb.h"
+#include "sparrow/v1/job.pb.h"
 
 namespace sparrow {
 
+// What a job has come to: of one that has succeeded what its summary says, of another what was last heard of it.
+struct JobFigures {
+  uint64_t steps = 0;
+  uint64_t rows_read = 0;
+  uint64_t rows_trained = 0;
+  uint64_t rows_skipped = 0;
+  // Absent where no row was trained.
+  std::optional<double> samples_per_second;
+  std::optional<double> train_loss;
+};
+JobFigures FiguresOf(const v1::JobStatus& status);
+
 // Some lines, each "name   value", that end in a newline. Always: state, source files, rows read and trained, steps,
-// samples/s, training loss; evaluation (AUC or why there is none) and checkpoint where there are any.
+// samples/s, training loss; evaluation (AUC or why there is none) and checkpoint where there are any. A figure that
+// does not exist is "-".
 std::string SummaryText(const v1::JobStatus& status);
 
 // One object, indented. job, job_id, state, message, steps, rows_read, rows_trained, rows_skipped, samples_per_second,
@@ -26,6 +43,15 @@ std::string LossesCsv(const v1::JobStatus& status);
 
 // "AUC 0.8012", or "AUC undefined: one class".
 std::string AucText(const v1::EvalResult& eval);
+
+// "AUC 0.8012, logloss 0.45000, calibration 1.0200 on 50 rows"; "-" for what does not exist.
+std::string EvalText(const v1::EvalResult& eval);
+
+// The number by this format, or "-".
+std::string FigureText(const absl::FormatSpec<double>& format, std::optional<double> value);
+
+// A status that names no source, of a job that failed before its input was open, gets those that the job names.
+void NameSources(const v1::Job& job, v1::JobStatus* status);
 
 // "QUEUED", "RUNNING", ...
 std::string StateName(v1::JobStatus::State state);

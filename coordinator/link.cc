@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/rpc.h"
@@ -63,6 +64,16 @@ absl::StatusOr<std::unique_ptr<CoordinatorLink>> CoordinatorLink::Connect(const 
 
 absl::Status CoordinatorLink::Explain(const char* name, const absl::Status& status, absl::Duration timeout) const {
   const std::string who = address_.empty() ? "coordinator" : absl::StrCat("coordinator ", address_);
+  const bool http = absl::StrContains(status.message(), "Received http2 header with status");
+  if (http || absl::IsUnimplemented(status)) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(address_, " is not a coordinator: ",
+                     http ? absl::StrCat("a web server answers there (", status.message(), ")")
+                          : absl::StrCat("a gRPC service that does not know ", name,
+                                         " answers there, such as a sparrow-server or another version's coordinator"),
+                     "; give the address that sparrow-coordinator printed when it started"));
+  }
   if (absl::IsUnavailable(status)) {
     return absl::UnavailableError(absl::StrCat(who, " is not reached (", name, ", tried for ",
                                                absl::FormatDuration(timeout), "): ", status.message(),

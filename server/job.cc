@@ -18,6 +18,19 @@
 #include "server/request_check.h"
 
 namespace sparrow {
+namespace {
+
+// Positions of the keys whose rows the step under way may change: that its pushes may touch or, with `evicts`, that may
+// be forgotten at its end.
+void AppendPending(const StepPulls& under_way, const v1::TableKeys& table, bool evicts, std::string* positions) {
+  const std::span<const Key> keys = ViewAs<Key>(table.keys());
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    if (!evicts && !under_way.filter().MayHave(table.table(), keys[i])) continue;
+    positions->append(reinterpret_cast<const char*>(&i), sizeof(i));
+  }
+}
+
+}  // namespace
 
 Job::Job(JobSpec spec, Environment environment)
     : spec_(std::move(spec)),
@@ -25,7 +38,12 @@ Job::Job(JobSpec spec, Environment environment)
       pool_(spec_.tables.size()),
       sums_(spec_.tables.size()),
       applied_(spec_.first_step),
-      pushes_(&spec_) {}
+      pushes_(&spec_) {
+  if (!spec_.prefetch) return;
+  for (uint64_t i = 0; i < 2; ++i) {
+    pulls_[i] = std::make_shared<StepPulls>(applied_ + i, spec_.workers, /*expected_keys=*/0);
+  }
+}
 
 Job::~Job() {
   CHECK(waiting_.empty()) << "a job is closed before it goes";
@@ -78,11 +96,16 @@ std::vector<uint64_t> Job::RowsByTable() const {
 void Job::Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
                v1::PullResponse* response, Done done) {
   absl::Status status = CheckPull(spec_, *request, environment_.message_bytes_max);
+  if (status.ok() && spec_.prefetch && request->create()) {
+    WaitingPulls ready;
+    status = NotePull(*request, &ready);
+    Answer(&ready);
+  }
   if (status.ok()) {
     absl::MutexLock lock(&mu_);
     if (!ended_.ok()) {
       status = ended_;
-    } else if (request->step() > applied_) {
+    } else if (request->step() > applied_ && !CanRead(*request)) {
       waiting_.emplace(id, WaitingPull{request, rows, response, std::move(done)});
       environment_.metrics.waiting_pulls.Add(1);
       return;
@@ -92,22 +115,75 @@ void Job::Pull(uint64_t id, const v1::PullRequest* request, std::span<const std:
   done(status);
 }
 
+absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) {
+  if (request.parts() == 0) return absl::OkStatus();  // Keys that an earlier part has named.
+  const auto refusal = [&](const auto&... what) {
+    return absl::StrCat("job ", spec_.job_id, ": pull of worker ", request.context().worker(), " for step ",
+                        request.step(), what...);
+  };
+  if (request.parts() > kPartsMax || request.part() >= request.parts()) {
+    return absl::InvalidArgumentError(refusal(": part ", request.part(), " of ", request.parts(),
+                                              "; expected part 0 to parts-1 of 1 to ", kPartsMax));
+  }
+  std::shared_ptr<StepPulls> pulls;
+  {
+    absl::MutexLock lock(&mu_);
+    if (request.step() < applied_) return absl::OkStatus();  // Too late, and refused as that.
+    if (request.step() > applied_ + 1) {
+      return absl::FailedPreconditionError(
+          refusal(", but ", applied_, " steps have been applied; a pull may be one ahead"));
+    }
+    pulls = pulls_[request.step() - applied_];
+  }
+  uint64_t keys = 0;
+  for (const v1::TableKeys& table : request.tables()) {
+    const std::span<const Key> of_table = ViewAs<Key>(table.keys());
+    pulls->filter().Add(table.table(), of_table);
+    keys += of_table.size();
+  }
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(pulls->Note(request.context().worker(), request.part(), request.parts(), keys));
+  TakeReady(ready);
+  return absl::OkStatus();
+}
+
+bool Job::CanRead(const v1::PullRequest& request) const {
+  if (request.step() == applied_) return true;
+  return request.ahead() && spec_.prefetch && request.step() == applied_ + 1 && pulls_[0]->complete();
+}
+
+void Job::TakeReady(WaitingPulls* ready) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    const auto current = it++;
+    if (CanRead(*current->second.request)) {
+      ready->insert(waiting_.extract(current));
+      environment_.metrics.waiting_pulls.Add(-1);
+    }
+  }
+}
+
+void Job::Answer(WaitingPulls* ready) {
+  for (auto& [id, pull] : *ready) pull.done(ReadRows(*pull.request, pull.rows, pull.response));
+}
+
 absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows_out,
                            v1::PullResponse* response) {
   absl::ReaderMutexLock rows_lock(&rows_mu_);
+  std::shared_ptr<const StepPulls> under_way;  // Of a pull ahead: the step before its own.
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(ended_);
-    if (request.step() != applied_) {
+    if (!CanRead(request)) {
       return absl::FailedPreconditionError(absl::StrCat("job ", spec_.job_id, ": pull of worker ",
                                                         request.context().worker(), " for step ", request.step(),
                                                         ", but ", applied_, " steps have been applied"));
     }
+    response->set_version(applied_);
+    if (request.step() != applied_) under_way = pulls_[0];
   }
   // The response may have been used before: its strings keep their memory, and are not filled with zeros again.
   const size_t n = static_cast<size_t>(request.tables_size());
   const RowType type = static_cast<RowType>(request.row_type());
-  response->set_version(request.step());
   while (response->tables_size() > request.tables_size()) response->mutable_tables()->RemoveLast();
   while (response->tables_size() < request.tables_size()) response->add_tables();
   std::vector<int64_t> counts(n);
@@ -132,6 +208,9 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     out.set_dim(table.dim());
     out.set_row_type(request.row_type());
     out.clear_pending();
+    if (under_way != nullptr) {
+      AppendPending(*under_way, keys, table.spec().eviction.enabled(), out.mutable_pending());
+    }
     const auto read = [&](std::span<float> into) {
       return table.Pull(ViewAs<Key>(keys.keys()), request.create() ? PullMode::kCreate : PullMode::kLook, into);
     };
@@ -161,6 +240,12 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
         Annotate(result, absl::StrCat("pull of worker ", request.context().worker(), ", step ", request.step())));
   }
   environment_.metrics.rows_pulled.Add(static_cast<double>(rows));
+  if (under_way != nullptr) {
+    uint64_t pending = 0;
+    for (const v1::TableRows& table : response->tables()) pending += table.pending().size() / sizeof(uint32_t);
+    environment_.metrics.rows_pending.Add(static_cast<double>(pending));
+    environment_.metrics.rows_pulled_ahead.Add(static_cast<double>(rows - pending));
+  }
   environment_.metrics.saturated_values.Add(static_cast<double>(saturated.load(std::memory_order_relaxed)));
   environment_.metrics.received_bytes.Add(static_cast<double>(bytes_in));
   environment_.metrics.sent_bytes.Add(static_cast<double>(bytes_out));
@@ -195,6 +280,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   if (!as_it_stands) part = pool_.CopyPart(spec_, request, bytes_of);
   absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
+  if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
 
   PushAccumulator::Step step;
   {
@@ -263,6 +349,31 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   return applied;
 }
 
+absl::Status Job::CheckPulled(const v1::PushRequest& request) {
+  const auto refusal = [&](const auto&... what) {
+    return absl::StrCat("job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ",
+                        request.step(), ": ", what...);
+  };
+  std::shared_ptr<const StepPulls> pulls;
+  {
+    absl::MutexLock lock(&mu_);
+    if (request.step() != applied_) return absl::OkStatus();  // Repeated, or refused for its step.
+    pulls = pulls_[0];
+    if (!pulls->HasAllOf(request.context().worker())) {
+      return absl::FailedPreconditionError(
+          refusal("not all parts of the worker's pull have come; a worker pulls the rows of a step before it pushes"));
+    }
+  }
+  for (const v1::TableGradients& table : request.tables()) {
+    for (const Key key : ViewAs<Key>(table.keys())) {
+      if (pulls->filter().MayHave(table.table(), key)) continue;
+      return absl::InvalidArgumentError(refusal("table \"", spec_.tables[table.table()].name, "\": id ", key,
+                                                " was not pulled for this step; a push changes rows that were"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Job::ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
                             std::vector<TableUpdate> updates) {
   const absl::Time start = absl::Now();
@@ -320,14 +431,16 @@ void Job::FinishStep(const absl::Status& status) {
       End(status, &ready);
     } else {
       ++applied_;
-      for (auto it = waiting_.begin(); it != waiting_.end();) {
-        const auto current = it++;
-        if (current->second.request->step() == applied_) ready.insert(waiting_.extract(current));
+      if (spec_.prefetch) {
+        const uint64_t keys = pulls_[0]->keys();
+        pulls_[0] = std::move(pulls_[1]);
+        pulls_[1] = std::make_shared<StepPulls>(applied_ + 1, spec_.workers, keys);
       }
-      environment_.metrics.waiting_pulls.Add(-static_cast<double>(ready.size()));
+      TakeReady(&ready);
     }
   }
-  for (auto& [id, pull] : ready) pull.done(status.ok() ? ReadRows(*pull.request, pull.rows, pull.response) : status);
+  if (status.ok()) return Answer(&ready);
+  for (auto& [id, pull] : ready) pull.done(status);
 }
 
 // ------------------------------------------------------------------------------------------------------- the rest

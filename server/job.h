@@ -21,6 +21,7 @@
 #include "server/job_spec.h"
 #include "server/metrics.h"
 #include "server/push_accumulator.h"
+#include "server/step_pulls.h"
 #include "sparrow/v1/parameter_server.pb.h"
 
 namespace sparrow {
@@ -83,6 +84,14 @@ class Job {
   };
 
   absl::Status OpenTables();
+  // Notes a training pull's keys, in a job with prefetch. Adds to *ready the pulls ahead that it was the last to delay.
+  absl::Status NotePull(const v1::PullRequest& request, WaitingPulls* ready);
+  // Whether a pull can be answered now: its step has come, or it is ahead and all pulls of the step before are in.
+  bool CanRead(const v1::PullRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeReady(WaitingPulls* ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Answer(WaitingPulls* ready);
+  // In a job with prefetch: that the worker's pulls are in, and that it pushes no row that nobody pulled.
+  absl::Status CheckPulled(const v1::PushRequest& request);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
   absl::Status ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
@@ -114,6 +123,8 @@ class Job {
   bool applying_ ABSL_GUARDED_BY(mu_) = false;   // Step applied_ is being applied.
   absl::Status ended_ ABSL_GUARDED_BY(mu_);      // Why no call is served any more; OK: they are.
   PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);  // For step applied_.
+  // In a job with prefetch, of the steps applied_ and applied_ + 1. Shared with calls under way.
+  std::shared_ptr<StepPulls> pulls_[2] ABSL_GUARDED_BY(mu_);
   WaitingPulls waiting_ ABSL_GUARDED_BY(mu_);
 
   TableStats decisions_;  // Counted in the metrics already. Of who applies a step.

@@ -42,6 +42,7 @@ absl::StatusOr<JobSpec> ParseOpenJob(const v1::OpenJobRequest& request) {
   spec.server = request.server();
   spec.restore_from = request.restore_from();
   spec.first_step = request.first_step();
+  spec.prefetch = request.prefetch();
   if (!IsJobName(spec.job_id)) {
     return absl::InvalidArgumentError(
         absl::StrCat("job id of ", spec.job_id.size(),
@@ -87,6 +88,7 @@ absl::Status CheckSameConfiguration(const JobSpec& spec, const JobSpec& other) {
   if (spec.workers != other.workers) return differs("workers", spec.workers, other.workers);
   if (spec.server != other.server) return differs("server", spec.server, other.server);
   if (spec.first_step != other.first_step) return differs("first_step", spec.first_step, other.first_step);
+  if (spec.prefetch != other.prefetch) return differs("prefetch", spec.prefetch, other.prefetch);
   if (spec.restore_from != other.restore_from) return differs("restore_from", spec.restore_from, other.restore_from);
   return absl::OkStatus();
 }

@@ -27,6 +27,7 @@ struct JobSpec {
   uint32_t server = 0;       // Which one of `shards` this is.
   std::string restore_from;  // Empty: nothing.
   uint64_t first_step = 0;
+  bool prefetch = false;  // Pulls may be ahead of their step.
 };
 
 // InvalidArgument names the field and its value; FailedPrecondition if the caller's fingerprint is not that of the

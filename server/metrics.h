@@ -44,6 +44,12 @@ struct ServerMetrics {
                                           "Summing one step's gradients over workers and updating the rows.");
     waiting_pulls = metrics->AddGauge("sparrow_server_waiting_pulls",
                                       "Pulls that wait for a step; high for long, one worker is behind the others.");
+    rows_pulled_ahead = metrics->AddCounter(
+        "sparrow_server_rows_pulled_ahead_total",
+        "Rows answered before the step ahead of theirs was applied: pulled while workers computed.");
+    rows_pending = metrics->AddCounter(
+        "sparrow_server_rows_pending_total",
+        "Rows that a pull ahead was not given, since the step under way may touch them: asked for again.");
     jobs = metrics->AddGauge("sparrow_server_jobs", "Jobs whose tables are held.");
     open_job_seconds = Rpc(metrics, "open_job");
     pull_seconds = Rpc(metrics, "pull");
@@ -88,7 +94,8 @@ struct ServerMetrics {
     evicted_capacity.Add(static_cast<double>(now.evicted_capacity - before.evicted_capacity));
   }
 
-  Counter rows_pulled, rows_pushed, received_bytes, sent_bytes, saturated_values, steps_applied, duplicate_parts;
+  Counter rows_pulled, rows_pulled_ahead, rows_pending, rows_pushed, received_bytes, sent_bytes, saturated_values,
+      steps_applied, duplicate_parts;
   Counter admitted, not_admitted, dropped_gradients, evicted_ttl, evicted_capacity;  // Once a step.
   Histogram apply_seconds;
   Gauge waiting_pulls, jobs;

@@ -195,8 +195,9 @@ uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request) 
     const uint32_t dim = spec.tables[entry.table()].dim;
     const uint64_t rows =
         entry.keys().size() / sizeof(Key) * RowWireBytes(static_cast<RowType>(request.row_type()), dim);
-    const uint64_t message =
-        varint(entry.table()) + varint(dim) + varint(rows) + rows + varint(static_cast<uint64_t>(request.row_type()));
+    const uint64_t pending = request.ahead() ? entry.keys().size() / sizeof(Key) * sizeof(uint32_t) : 0;  // At most.
+    const uint64_t message = varint(entry.table()) + varint(dim) + varint(rows) + rows +
+                             varint(static_cast<uint64_t>(request.row_type())) + varint(pending) + pending;
     total += 1 + CodedOutputStream::VarintSize64(message) + message;
   }
   return total;

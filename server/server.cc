@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/rpc.h"
 #include "base/status_macros.h"
@@ -42,6 +43,7 @@ class ShardServer final : public Server {
 
   // At most once, before all else.
   absl::Status Start(const ServerOptions& options, Metrics* metrics) {
+    RETURN_IF_ERROR(CheckDirectoryOrNew("--checkpoint-root", options.checkpoint_root));
     ASSIGN_OR_RETURN(shard_, Shard::Create({.data = options.data,
                                             .checkpoint_root = options.checkpoint_root,
                                             .memory_bytes = options.memory_bytes,

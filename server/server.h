@@ -43,7 +43,8 @@ class Server {
  public:
   virtual ~Server() = default;  // Stop().
 
-  // Unavailable if the address cannot be bound or no coordinator answers; the message names it. `metrics` outlives the
+  // Unavailable if the address cannot be bound or no coordinator answers; the message names it. checkpoint_root is a
+  // directory or able to become one, else it is refused. `metrics` outlives the
   // server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Metrics* metrics);
 

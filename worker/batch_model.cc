@@ -47,25 +47,16 @@ BatchModel::BatchModel(const JobLayout* layout, Model* model, uint64_t cut)
     : layout_(layout),
       model_(model),
       cut_(cut),
-      row_buffers_(layout->tables.size()),
       gradient_buffers_(layout->tables.size()),
-      rows_(layout->tables.size()),
       gradients_(layout->tables.size()),
       piece_gradients_(layout->tables.size()),
       piece_offsets_(layout->features.size()) {}
-
-std::span<const std::span<float>> BatchModel::Rows(const PreparedBatch& prepared) {
-  for (size_t t = 0; t < rows_.size(); ++t) {
-    rows_[t] = Room(&row_buffers_[t], prepared.tables[t].unique().size() * layout_->tables[t].dim);
-  }
-  return rows_;
-}
 
 void BatchModel::Pool(const PreparedBatch& prepared) {
   const std::span<float> pooled = Room(&pooled_, size_t{prepared.batch.rows} * layout_->sparse_columns);
   ForEachItem(layout_->features.size(), [&](size_t f) {
     const JobLayout::Feature& feature = layout_->features[f];
-    BagForwardCpu(prepared.bags(*layout_, static_cast<uint32_t>(f)), rows_[feature.table], feature.dim, pooled,
+    BagForwardCpu(prepared.bags(*layout_, static_cast<uint32_t>(f)), prepared.rows[feature.table], feature.dim, pooled,
                   layout_->sparse_columns, feature.column);
   });
 }

@@ -22,11 +22,7 @@ class BatchModel {
   // Both outlive it. `cut` is the number of samples in the first piece, 0: the batch is one piece.
   BatchModel(const JobLayout* layout, Model* model, uint64_t cut = 0);
 
-  // Room for the batch's unique rows, a span for each table: the caller fills them before Forward.
-  std::span<const std::span<float>> Rows(const PreparedBatch& prepared);
-
-  // Pools the rows and gives the logits, both valid until the next call. REQUIRES: Rows was called for this batch and
-  // filled.
+  // Pools the batch's rows and gives the logits, both valid until the next call. REQUIRES: prepared.rows are filled.
   std::span<const float> Forward(const PreparedBatch& prepared);
 
   // The sum of the samples' losses (binary cross-entropy) and its backward.
@@ -39,7 +35,7 @@ class BatchModel {
     double backward_seconds = 0;
   };
   // Forward and backward of a batch. A loss that is not finite ends it before the backward; the gradients are empty
-  // then. Valid until the next call. REQUIRES: Rows was called for this batch and filled.
+  // then. Valid until the next call. REQUIRES: prepared.rows are filled.
   Result ForwardBackward(const PreparedBatch& prepared);
 
  private:
@@ -52,9 +48,7 @@ class BatchModel {
   Model* const model_;
   const uint64_t cut_;
 
-  std::vector<std::vector<float>> row_buffers_;       // [tables][unique, dim]
   std::vector<std::vector<float>> gradient_buffers_;  // [tables][unique, dim]
-  std::vector<std::span<float>> rows_;
   std::vector<std::span<const float>> gradients_;
   std::vector<std::vector<float>> piece_gradients_;   // [tables][unique, dim], of a later piece.
   std::vector<std::vector<uint32_t>> piece_offsets_;  // [features][rows of the piece + 1]

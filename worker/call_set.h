@@ -60,6 +60,11 @@ class CallSet {
   const Request& request(size_t call) const { return calls_[call]->request; }
   const Response& response(size_t call) const { return calls_[call]->response; }
   uint32_t server(size_t call) const { return calls_[call]->server; }
+  // Whether a call that was sent has its answer, so that response(call) may be read before Await.
+  bool Answered(size_t call) const {
+    absl::MutexLock lock(&mu_);
+    return calls_[call]->answered;
+  }
 
   // Sends all of them; server_of(call) is the server of each. Every Start is followed by an Await (or the destructor).
   template <typename ServerOf>
@@ -71,6 +76,7 @@ class CallSet {
       CHECK_EQ(unfinished_, 0u);
       unfinished_ = used_;
       failed_ = nullptr;
+      for (size_t c = 0; c < used_; ++c) calls_[c]->answered = false;
     }
     for (size_t c = 0; c < used_; ++c) {
       calls_[c]->server = server_of(c);
@@ -126,6 +132,7 @@ class CallSet {
     Response response;
     uint32_t server = 0;
     absl::Status status;
+    bool answered = false;
     absl::Time unavailable_since;
     absl::Time repeat_at;  // When it is to be sent again; infinite: it is in flight, or over.
   };
@@ -147,6 +154,7 @@ class CallSet {
     absl::MutexLock lock(&mu_);
     changed_ = true;
     if (status.ok()) {
+      call->answered = true;
       --unfinished_;
       return;
     }
@@ -188,13 +196,13 @@ class CallSet {
   const Method method_;
   const std::string what_;
 
-  // Of the thread that uses the set. A call's status and repeat_at are guarded by mu_ while it is in flight.
+  // Of the thread that uses the set. A call's status, answered and repeat_at are guarded by mu_ while it is in flight.
   std::vector<std::unique_ptr<Call>> calls_;
   size_t used_ = 0;
   RetryPolicy policy_;
   absl::Time started_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   size_t unfinished_ ABSL_GUARDED_BY(mu_) = 0;
   Call* failed_ ABSL_GUARDED_BY(mu_) = nullptr;  // The first.
   bool changed_ ABSL_GUARDED_BY(mu_) = false;    // A call has ended or waits for its repeat since Await looked.

@@ -11,12 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "dense/safetensors.h"
+#include "proto/first_text_error.h"
 
 namespace sparrow {
 namespace {
@@ -33,6 +36,77 @@ std::vector<std::string> CheckpointsInside(const std::string& directory) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+constexpr char kDefaultRoot[] = "checkpoints";
+constexpr size_t kListedMax = 4;
+
+// The complete checkpoints JOB/STEP under a checkpoint root, by name.
+std::vector<std::string> CheckpointsUnder(const std::string& root) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator job(root, error), end; !error && job != end; job.increment(error)) {
+    const std::string name = job->path().filename().string();
+    for (const std::string& step : CheckpointsInside(job->path().string()))
+      names.push_back(absl::StrCat(name, "/", step));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// "; ROOT holds a/step-1, b/step-2"
+std::string Listed(const std::string& root, std::vector<std::string> names) {
+  if (names.empty()) return absl::StrCat("; ", root, " holds no checkpoint");
+  const size_t all = names.size();
+  names.resize(std::min(all, kListedMax));
+  return absl::StrCat("; ", root, " holds ", absl::StrJoin(names, ", "),
+                      all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "");
+}
+
+// For an absolute path ROOT/JOB/STEP to a checkpoint: how to use it all the same.
+std::string OtherRoot(const std::string& path) {
+  std::error_code error;
+  const fs::path checkpoint = fs::weakly_canonical(path, error);
+  if (error || !fs::exists(checkpoint / kManifestName, error)) return "; name a checkpoint inside it";
+  return absl::StrCat("; start with --checkpoint-root ", checkpoint.parent_path().parent_path().string(),
+                      " to use it (new checkpoints are then written there too), or copy it under the root");
+}
+
+absl::StatusOr<v1::Manifest> ReadManifest(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  v1::Manifest manifest;
+  FirstTextError error;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  if (!parser.ParseFromString(text, &manifest)) {
+    return absl::DataLossError(absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ",
+                                            absl::CHexEscape(error.message()),
+                                            "; it is damaged, or of another version: use another checkpoint"));
+  }
+  if (manifest.format() != kCheckpointFormat) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " has format ", manifest.format(),
+                                                      ", but this version reads format ", kCheckpointFormat,
+                                                      "; use another checkpoint"));
+  }
+  return manifest;
+}
+
+// `directory` is absolute. `where_else` is said, as "; ...", if it is not there.
+absl::StatusOr<Checkpoint> OpenDirectory(const std::string& directory, absl::FunctionRef<std::string()> where_else) {
+  std::error_code ignored;
+  if (!fs::is_directory(directory, ignored)) {
+    return absl::NotFoundError(
+        absl::StrCat("no checkpoint at ", directory, ": there is no such directory", where_else()));
+  }
+  const std::string manifest_path = absl::StrCat(directory, "/", kManifestName);
+  if (!fs::exists(manifest_path, ignored)) {
+    const std::vector<std::string> inside = CheckpointsInside(directory);
+    return absl::NotFoundError(absl::StrCat(
+        directory, " is not a complete checkpoint: it has no ", kManifestName,
+        inside.empty() ? where_else() : absl::StrCat("; it holds ", absl::StrJoin(inside, ", "), ": name one")));
+  }
+  ASSIGN_OR_RETURN(v1::Manifest manifest, ReadManifest(manifest_path));
+  return Checkpoint{.directory = directory, .manifest = std::move(manifest)};
 }
 
 // Keeps the first difference that is reported to it.
@@ -170,30 +244,25 @@ absl::Status CopyTensor(const LoadedSafetensors& loaded, const std::string& path
 }  // namespace
 
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::string& path) {
-  Checkpoint checkpoint;
-  ASSIGN_OR_RETURN(checkpoint.directory, ResolveUnder(root, path));
-  std::error_code ignored;
-  const std::string manifest_path = absl::StrCat(checkpoint.directory, "/", kManifestName);
-  if (!fs::is_directory(checkpoint.directory, ignored)) {
-    return absl::NotFoundError(absl::StrCat("no checkpoint at ", checkpoint.directory,
-                                            ": there is no such directory; checkpoints are in ", root));
+  const absl::StatusOr<std::string> directory = ResolveUnder(root, path);
+  if (absl::IsPermissionDenied(directory.status())) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--checkpoint-root ", root, ": the checkpoint's ", directory.status().message(), OtherRoot(path)));
   }
-  if (!fs::exists(manifest_path, ignored)) {
-    const std::vector<std::string> inside = CheckpointsInside(checkpoint.directory);
-    return absl::NotFoundError(
-        absl::StrCat(checkpoint.directory, " is not a complete checkpoint: it has no ", kManifestName,
-                     inside.empty() ? std::string("; use another one")
-                                    : absl::StrCat("; it holds ", absl::StrJoin(inside, ", "), ": name one")));
-  }
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(manifest_path));
-  if (!google::protobuf::TextFormat::ParseFromString(text, &checkpoint.manifest)) {
-    return absl::DataLossError(absl::StrCat(manifest_path, " is not a manifest that this version can read"));
-  }
-  if (checkpoint.manifest.format() != kCheckpointFormat) {
-    return absl::FailedPreconditionError(absl::StrCat(manifest_path, " has format ", checkpoint.manifest.format(),
-                                                      ", but this version reads format ", kCheckpointFormat));
-  }
-  return checkpoint;
+  RETURN_IF_ERROR(directory.status());
+  return OpenDirectory(*directory, [&] { return Listed(root, CheckpointsUnder(root)); });
+}
+
+absl::StatusOr<Checkpoint> OpenCheckpointAt(const std::string& path) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  ASSIGN_OR_RETURN(const std::string directory, ResolveUnder("/", (here / path).lexically_normal().string()));
+  return OpenDirectory(directory, [&] {
+    // What `sparrowctl run` would have written here.
+    const std::string listed = Listed(kDefaultRoot, CheckpointsUnder((here / kDefaultRoot).string()));
+    return fs::path(path).is_absolute() ? listed
+                                        : absl::StrCat("; ", path, " was looked up from the current directory", listed);
+  });
 }
 
 absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files) {

@@ -25,9 +25,13 @@ struct Checkpoint {
   v1::Manifest manifest;
 };
 
-// Opens the checkpoint in `path`, relative to `root` or absolute under it. NotFound says what is missing and, where
-// `path` holds checkpoints, names them; DataLoss: a manifest that cannot be read.
+// Opens the checkpoint in `path`, relative to `root` (--checkpoint-root) or absolute under it. NotFound says what is
+// missing and names checkpoints that are there; PermissionDenied: `path` lies outside `root`; DataLoss: a manifest that
+// cannot be read.
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::string& path);
+
+// The same for a path that is looked up from the current directory, wherever it leads.
+absl::StatusOr<Checkpoint> OpenCheckpointAt(const std::string& path);
 
 // That the files are there with the sizes and, with `contents`, the CRC-32 of the manifest. DataLoss names the file and
 // both values. DENSE: the dense file alone.

@@ -64,6 +64,7 @@ class SourceCheck {
   const v1::Job& job_;
   const std::string data_root_;
   const StopCheck stop_;
+  NotUtf8ByColumn not_utf8_;  // What source_ counts.
   std::unique_ptr<RowSource> source_;
   std::optional<BatchBuilder> builder_;
   BadRows bad_rows_;
@@ -103,6 +104,7 @@ absl::Status SourceCheck::Open(const v1::DataSource& source) {
   from.source = source;
   from.features.assign(job_.features().begin(), job_.features().end());
   from.stop = stop_;
+  from.not_utf8 = &not_utf8_;
   ASSIGN_OR_RETURN(source_, OpenRowSource(from));
   RETURN_IF_ERROR(source_->Check());
   std::optional<uint64_t> rows;
@@ -172,6 +174,11 @@ void SourceCheck::Describe() {
   report_.file_bytes = source_->BytesRead();
   report_.bad_rows = bad_rows_.pass_rows();
   report_.bad_row_examples = bad_rows_.examples();
+  for (const auto& [column, found] : not_utf8_) {
+    report_.oddities.push_back(absl::StrCat("column \"", column, "\": ", found.values,
+                                            " value(s) are not UTF-8 (an id is the hash of the bytes), the first ",
+                                            found.first));
+  }
   const std::vector<std::string> names = DenseNames(job_.data(), source_->DenseColumns());
   for (size_t c = 0; c < dense_.size(); ++c) report_.dense.push_back(dense_[c].Report(names[c]));
   for (size_t f = 0; f < features_.size(); ++f) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/hash.h"
+#include "base/utf8.h"
 #include "worker/number_parser.h"
 
 namespace sparrow {
@@ -23,7 +24,8 @@ std::string Place(const LineReader& lines) { return absl::StrCat(lines.path(), "
 
 }  // namespace
 
-DelimitedParser::DelimitedParser(DelimitedSchema schema) : schema_(std::move(schema)) {
+DelimitedParser::DelimitedParser(DelimitedSchema schema, NotUtf8ByColumn* not_utf8)
+    : schema_(std::move(schema)), not_utf8_(not_utf8) {
   for (const DelimitedColumn& column : schema_.columns) fields_.push_back(&column);
 }
 
@@ -32,6 +34,10 @@ absl::Status DelimitedParser::StartFile(LineReader* lines) {
   absl::string_view line;
   if (!lines->Next(&line)) return lines->status();
   const std::string place = Place(*lines);
+  if (const size_t zero = ZeroByteIn(*lines, line); zero != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(place, ":", FieldAt(line, zero) + 1, ": the header has a zero byte; ", "is this a text file?"));
+  }
   if (schema_.header == DelimitedSchema::Header::kByName) {
     ASSIGN_OR_RETURN(fields_, schema_.BindHeader(line, place));
     return absl::OkStatus();
@@ -93,7 +99,9 @@ absl::Status DelimitedParser::ParseLine(absl::string_view line, float* label) {
     if (after == nullptr) return RowError(line, i);
     p = after;
   }
-  return p == end ? absl::OkStatus() : RowError(line, fields_.size());
+  if (p != end) return RowError(line, fields_.size());
+  const size_t zero = ZeroByteIn(*lines_, line);
+  return zero == absl::string_view::npos ? absl::OkStatus() : ZeroByteError(line, zero);
 }
 
 const char* DelimitedParser::ParseDense(const char* p, const char* line_end, const DelimitedColumn& column) {
@@ -181,9 +189,16 @@ bool DelimitedParser::ParseOneId(absl::string_view text, const DelimitedColumn& 
     case Kind::kIntegerId:
       return ParseIntegerId(text, id) || Fail("an integer id, -2^63 to 2^64-1", text);
     default:
+      if (not_utf8_ != nullptr) CountNotUtf8(text, column);
       *id = HashBytes(text);
       return true;
   }
+}
+
+void DelimitedParser::CountNotUtf8(absl::string_view text, const DelimitedColumn& column) {
+  if (Utf8PrefixBytes(text) == text.size()) return;
+  NotUtf8& found = (*not_utf8_)[column.name];
+  if (found.values++ == 0) found.first = absl::StrCat(Place(*lines_), ": ", Quoted(text));
 }
 
 inline bool DelimitedParser::Add(const DelimitedColumn& column, uint64_t id) {
@@ -209,14 +224,27 @@ bool DelimitedParser::FailBounds(uint32_t feature, uint64_t id) {
   return false;
 }
 
+size_t DelimitedParser::FieldAt(absl::string_view line, size_t byte) const {
+  return static_cast<size_t>(
+      std::count(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(byte), schema_.delimiter));
+}
+
+absl::Status DelimitedParser::ZeroByteError(absl::string_view line, size_t zero) {
+  const size_t field = FieldAt(line, zero);
+  size_t begin = line.rfind(schema_.delimiter, zero);
+  begin = begin == absl::string_view::npos ? 0 : begin + 1;
+  Fail("text without zero bytes", line.substr(begin, line.find(schema_.delimiter, zero) - begin));
+  return RowError(line, field);
+}
+
 absl::Status DelimitedParser::RowError(absl::string_view line, size_t field) const {
   const size_t fields = static_cast<size_t>(std::count(line.begin(), line.end(), schema_.delimiter)) + 1;
   if (fields != fields_.size()) {
     // Shifted columns explain any value that does not fit.
     return FieldCountError(Place(*lines_), line, schema_, fields_.size());
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Place(*lines_), ":", field + 1, " (", fields_[field]->name, "): ", problem_));
+  const std::string name = fields_[field] == nullptr ? "" : absl::StrCat(" (", fields_[field]->name, ")");
+  return absl::InvalidArgumentError(absl::StrCat(Place(*lines_), ":", field + 1, name, ": ", problem_));
 }
 
 }  // namespace sparrow

@@ -6,6 +6,7 @@
 
 #include "worker/delimited_schema.h"
 #include "worker/line_parser.h"
+#include "worker/not_utf8.h"
 
 namespace sparrow {
 
@@ -13,7 +14,8 @@ namespace sparrow {
 // "FILE:LINE:FIELD (COLUMN): expected ..., found ...; remedy", fields counted from 1.
 class DelimitedParser : public LineParser {
  public:
-  explicit DelimitedParser(DelimitedSchema schema);
+  // Counts string values that are not UTF-8 in *not_utf8, unless it is null; it outlives the parser.
+  explicit DelimitedParser(DelimitedSchema schema, NotUtf8ByColumn* not_utf8 = nullptr);
 
   absl::Status StartFile(LineReader* lines) override;
   absl::StatusOr<uint64_t> Parse(LineReader* lines, uint64_t n, BatchBuilder* out, BadRows* bad_rows) override;
@@ -36,8 +38,15 @@ class DelimitedParser : public LineParser {
   bool Fail(absl::string_view expected, absl::string_view found);
   bool FailBounds(uint32_t feature, uint64_t id);
   absl::Status RowError(absl::string_view line, size_t field) const;
+  // Of a line whose byte `zero` is 0.
+  absl::Status ZeroByteError(absl::string_view line, size_t zero);
+  // The field, from 0, that a byte of the line is in.
+  size_t FieldAt(absl::string_view line, size_t byte) const;
+
+  void CountNotUtf8(absl::string_view text, const DelimitedColumn& column);
 
   const DelimitedSchema schema_;
+  NotUtf8ByColumn* const not_utf8_;
   std::vector<const DelimitedColumn*> fields_;  // Of the current file; null: passed over.
   LineReader* lines_ = nullptr;
   BatchBuilder* out_ = nullptr;

@@ -133,6 +133,11 @@ std::optional<char> DelimiterWithFields(absl::string_view line, size_t fields, c
 
 std::string Fields(size_t n) { return absl::StrCat(n, n == 1 ? " field" : " fields"); }
 
+std::string SetDelimiter(const DelimitedSchema& schema, char delimiter) {
+  const std::string text = absl::CHexEscape(absl::string_view(&delimiter, 1));
+  return absl::StrCat("set it with --set '", schema.delimiter_field, "=", text, "', or in the job as \"", text, "\"");
+}
+
 }  // namespace
 
 const std::string& SourceOf(const v1::FeatureConfig& feature) {
@@ -159,8 +164,8 @@ absl::Status FieldCountError(const std::string& place, absl::string_view line, c
       unexpected ? " (a label, though unlabelled is set?)" : "", "; delimiter is ", DelimiterName(schema.delimiter));
   const std::optional<char> better = DelimiterWithFields(line, expected, schema.delimiter);
   if (better.has_value()) {
-    absl::StrAppend(&message, ", but ", DelimiterName(*better), " gives ", expected, ": set delimiter to \"",
-                    absl::CHexEscape(absl::string_view(&*better, 1)), "\"");
+    absl::StrAppend(&message, ", but ", DelimiterName(*better), " gives ", expected, ": ",
+                    SetDelimiter(schema, *better));
   } else if (line.find('"') != absl::string_view::npos) {
     absl::StrAppend(&message,
                     "; the line has quotes, which are not special here: write it without delimiters in values");
@@ -179,7 +184,8 @@ void DelimitedSchema::DropLabel() {
 
 absl::StatusOr<DelimitedSchema> MakeSchema(const v1::DelimitedText& text, std::span<const v1::FeatureConfig> features) {
   DelimitedSchema schema;
-  ASSIGN_OR_RETURN(schema.delimiter, OneByte("data.text.delimiter", text.delimiter()));
+  schema.delimiter_field = "data.text.delimiter";
+  ASSIGN_OR_RETURN(schema.delimiter, OneByte(schema.delimiter_field, text.delimiter()));
   schema.header = text.header() ? DelimitedSchema::Header::kByName : DelimitedSchema::Header::kNone;
   absl::flat_hash_map<std::string, int> uses;
   std::vector<std::string> labels;
@@ -218,7 +224,8 @@ absl::StatusOr<DelimitedSchema> MakeSchema(const v1::CriteoText& criteo, std::sp
   constexpr uint32_t kIntegers = 13;
   constexpr uint32_t kCategoricals = 26;
   DelimitedSchema schema;
-  ASSIGN_OR_RETURN(schema.delimiter, OneByte("data.criteo.delimiter", criteo.delimiter()));
+  schema.delimiter_field = "data.criteo.delimiter";
+  ASSIGN_OR_RETURN(schema.delimiter, OneByte(schema.delimiter_field, criteo.delimiter()));
   schema.header = criteo.header() ? DelimitedSchema::Header::kByCount : DelimitedSchema::Header::kNone;
   schema.dense_columns = kIntegers;
   const auto add = [&schema](std::string name, Kind kind) -> DelimitedColumn& {
@@ -269,8 +276,8 @@ absl::StatusOr<std::vector<const DelimitedColumn*>> DelimitedSchema::BindHeader(
       }();
       absl::StrAppend(&message, "; delimiter is ", DelimiterName(delimiter));
       if (better.has_value()) {
-        absl::StrAppend(&message, ", but ", DelimiterName(*better), " gives the column: set delimiter to \"",
-                        absl::CHexEscape(absl::string_view(&*better, 1)), "\"");
+        absl::StrAppend(&message, ", but ", DelimiterName(*better),
+                        " gives the column: ", SetDelimiter(*this, *better));
       }
     }
     return absl::InvalidArgumentError(

@@ -36,6 +36,7 @@ struct DelimitedSchema {
   };
 
   char delimiter = '\t';
+  std::string delimiter_field;  // Of the job, where another delimiter is to be set.
   Header header = Header::kNone;
   std::vector<DelimitedColumn> columns;  // Without a header by name: all columns of the file, in order.
   bool labelled = true;

@@ -60,7 +60,7 @@ absl::Status Evaluator::Score(uint64_t step) {
   if (reader_ == nullptr) {
     ASSIGN_OR_RETURN(reader_, BatchReader::Open(reader_options_));
   }
-  Prefetcher prefetcher(std::move(reader_), parts_.layout, parts_.client);
+  Prefetcher prefetcher(std::move(reader_), parts_.layout, parts_.client, /*part_early=*/false);
   StopSignal::Scope stop(parts_.stop, [&] { prefetcher.Cancel(); });
   logits_.clear();
   labels_.clear();
@@ -70,7 +70,7 @@ absl::Status Evaluator::Score(uint64_t step) {
       parts_.metrics->input_bytes.Add(static_cast<double>(prefetcher.reader().Stats().bytes_read));
       return absl::OkStatus();
     }
-    pull_.Start({.step = step}, &prepared->partition, batch_model_.Rows(*prepared));
+    pull_.Start({.step = step}, &prepared->partition, prepared->rows);
     RETURN_IF_ERROR(pull_.Finish());
     const std::span<const float> logits = batch_model_.Forward(*prepared);
     logits_.insert(logits_.end(), logits.begin(), logits.end());

@@ -6,36 +6,39 @@
 
 namespace sparrow {
 
-void KeyPartition::OrderByServer(std::span<const Key> keys, const ShardAssignment& shards, TableOrder* table) {
+void KeyPartition::Order(uint32_t table, std::span<const Key> keys, const ShardAssignment& shards,
+                         const KeyFilter* before, TableOrder* order) {
   const uint32_t servers = shards.servers();
   const size_t n = keys.size();
-  table->server_begin.assign(servers + 1, 0);
-  if (servers == 1) {
-    table->keys.assign(keys.begin(), keys.end());
-    table->position.clear();
-    table->server_begin[1] = static_cast<uint32_t>(n);
+  std::vector<uint32_t>& begin = order->group_begin;
+  begin.assign(2 * size_t{servers} + 1, 0);
+  if (servers == 1 && before == nullptr) {
+    order->keys.assign(keys.begin(), keys.end());
+    order->position.clear();
+    begin[2] = static_cast<uint32_t>(n);
     return;
   }
-  table->position.resize(n);
+  order->position.resize(n);
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t server = shards.ServerOf(keys[i]);
-    table->position[i] = server;  // For now.
-    ++table->server_begin[server + 1];
+    const bool late = before == nullptr || before->MayHave(table, keys[i]);
+    const uint32_t group = 2 * shards.ServerOf(keys[i]) + (late ? 1 : 0);
+    order->position[i] = group;  // For now.
+    ++begin[group + 1];
   }
-  for (uint32_t s = 0; s < servers; ++s) table->server_begin[s + 1] += table->server_begin[s];
-  table->keys.resize(n);
-  // Fills each server's range; server_begin[s] runs from the range's begin to its end, and is then shifted back.
+  for (size_t g = 1; g < begin.size(); ++g) begin[g] += begin[g - 1];
+  order->keys.resize(n);
+  // Fills each group's range; begin[g] runs from the range's begin to its end, and is then shifted back.
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t to = table->server_begin[table->position[i]]++;
-    table->keys[to] = keys[i];
-    table->position[i] = to;
+    const uint32_t to = begin[order->position[i]]++;
+    order->keys[to] = keys[i];
+    order->position[i] = to;
   }
-  for (uint32_t s = servers; s > 0; --s) table->server_begin[s] = table->server_begin[s - 1];
-  table->server_begin[0] = 0;
+  for (size_t g = begin.size() - 1; g > 0; --g) begin[g] = begin[g - 1];
+  begin[0] = 0;
 }
 
 void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<const uint32_t> dims,
-                         const ShardAssignment& shards, const ChunkBytes& chunk_bytes) {
+                         const ShardAssignment& shards, const ChunkBytes& chunk_bytes, const KeyFilter* before) {
   CHECK_EQ(keys.size(), dims.size());
   CHECK_GT(chunk_bytes.pull, 0u);
   CHECK_GT(chunk_bytes.push, 0u);
@@ -44,50 +47,65 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
   for (size_t t = 0; t < keys.size(); ++t) {
     CHECK_LT(keys[t].size(), size_t{1} << 32);
     rows_ += keys[t].size();
-    OrderByServer(keys[t], shards, &tables_[t]);
+    Order(static_cast<uint32_t>(t), keys[t], shards, before, &tables_[t]);
   }
-  MakeCut(dims, shards.servers(), chunk_bytes.pull, &pulls_);
-  MakeCut(dims, shards.servers(), chunk_bytes.push, &pushes_);
+  for (Cut* cut : {&pulls_, &pushes_}) {
+    cut->chunks.clear();
+    cut->pieces.clear();
+  }
+  for (uint32_t server = 0; server < shards.servers(); ++server) {
+    const uint32_t early = 2 * server;
+    CutGroups(dims, server, early, early + 1, chunk_bytes.pull, /*always=*/false, &pulls_);
+    CutGroups(dims, server, early + 1, early + 2, chunk_bytes.pull, /*always=*/true, &pulls_);
+    CutGroups(dims, server, early, early + 2, chunk_bytes.push, /*always=*/true, &pushes_);
+  }
+  NumberParts(&pulls_);
+  NumberParts(&pushes_);
 }
 
-void KeyPartition::MakeCut(std::span<const uint32_t> dims, uint32_t servers, uint64_t chunk_bytes, Cut* cut) const {
-  cut->chunks.clear();
-  cut->pieces.clear();
-  for (uint32_t server = 0; server < servers; ++server) {
-    const size_t first_chunk = cut->chunks.size();
-    const auto open_chunk = [&] {
-      const uint32_t piece = static_cast<uint32_t>(cut->pieces.size());
-      cut->chunks.push_back({.server = server,
-                             .part = static_cast<uint32_t>(cut->chunks.size() - first_chunk),
-                             .piece_begin = piece,
-                             .piece_end = piece});
-    };
-    open_chunk();
-    uint64_t room = chunk_bytes;
-    for (uint32_t t = 0; t < tables_.size(); ++t) {
-      const uint64_t key_bytes = sizeof(Key) + sizeof(float) * uint64_t{dims[t]};
-      uint32_t begin = tables_[t].server_begin[server];
-      const uint32_t end = tables_[t].server_begin[server + 1];
-      while (begin < end) {
-        uint64_t fit = room / key_bytes;
-        if (fit == 0) {
-          if (cut->chunks.back().piece_begin != cut->chunks.back().piece_end) {
-            open_chunk();
-            room = chunk_bytes;
-            continue;
-          }
-          fit = 1;  // A single row larger than the chunk.
+void KeyPartition::CutGroups(std::span<const uint32_t> dims, uint32_t server, uint32_t group_begin, uint32_t group_end,
+                             uint64_t chunk_bytes, bool always, Cut* cut) const {
+  const size_t first_chunk = cut->chunks.size();
+  const auto open_chunk = [&] {
+    const uint32_t piece = static_cast<uint32_t>(cut->pieces.size());
+    cut->chunks.push_back(
+        {.server = server, .late = group_end == 2 * server + 2, .piece_begin = piece, .piece_end = piece});
+  };
+  if (always) open_chunk();
+  uint64_t room = chunk_bytes;
+  for (uint32_t t = 0; t < tables_.size(); ++t) {
+    const uint64_t key_bytes = sizeof(Key) + sizeof(float) * uint64_t{dims[t]};
+    uint32_t begin = tables_[t].group_begin[group_begin];
+    const uint32_t end = tables_[t].group_begin[group_end];
+    while (begin < end) {
+      if (cut->chunks.size() == first_chunk) open_chunk();
+      uint64_t fit = room / key_bytes;
+      if (fit == 0) {
+        if (cut->chunks.back().piece_begin != cut->chunks.back().piece_end) {
+          open_chunk();
+          room = chunk_bytes;
+          continue;
         }
-        const uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(fit, end - begin));
-        cut->pieces.push_back({.table = t, .begin = begin, .end = begin + n});
-        ++cut->chunks.back().piece_end;
-        begin += n;
-        room -= std::min(room, n * key_bytes);
+        fit = 1;  // A single row larger than the chunk.
       }
+      const uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(fit, end - begin));
+      cut->pieces.push_back({.table = t, .begin = begin, .end = begin + n});
+      ++cut->chunks.back().piece_end;
+      begin += n;
+      room -= std::min(room, n * key_bytes);
     }
-    for (size_t c = first_chunk; c < cut->chunks.size(); ++c) {
-      cut->chunks[c].parts = static_cast<uint32_t>(cut->chunks.size() - first_chunk);
+  }
+}
+
+void KeyPartition::NumberParts(Cut* cut) {
+  for (size_t first = 0; first < cut->chunks.size();) {
+    size_t end = first;
+    while (end < cut->chunks.size() && cut->chunks[end].server == cut->chunks[first].server) ++end;
+    for (size_t c = first; c < end; ++c) {
+      cut->chunks[c].part = static_cast<uint32_t>(c - first);
+      cut->chunks[c].parts = static_cast<uint32_t>(end - first);
     }
+    first = end;
   }
 }
 

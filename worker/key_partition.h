@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "embedding/key_filter.h"
 #include "embedding/partition.h"
 
 namespace sparrow {
@@ -25,12 +26,14 @@ class KeyPartition {
   // One message. pieces[piece_begin ... piece_end); none if the server has no key.
   struct Chunk {
     uint32_t server = 0;
+    bool late =
+        true;  // Pulls: its rows may change in the step before; false: they do not, as far as this worker knows.
     uint32_t part = 0;   // Of this server, from 0.
     uint32_t parts = 0;  // Chunks of this server, at least 1.
     uint32_t piece_begin = 0;
     uint32_t piece_end = 0;
   };
-  // All messages of a step: every server has at least one chunk; in order of server and part.
+  // All messages of a step, in order of server and part: every server has at least one chunk, and of pulls a late one.
   struct Cut {
     std::vector<Chunk> chunks;
     std::vector<Piece> pieces;
@@ -41,15 +44,16 @@ class KeyPartition {
     uint64_t push = 0;
   };
 
+  // `before` has the keys of the step before, which therefore come late; null: all keys are late.
   // REQUIRES: keys.size() == dims.size(); fewer than 2^32 keys a table.
   void Build(std::span<const std::span<const Key>> keys /*[tables]*/, std::span<const uint32_t> dims /*[tables]*/,
-             const ShardAssignment& shards, const ChunkBytes& chunk_bytes);
+             const ShardAssignment& shards, const ChunkBytes& chunk_bytes, const KeyFilter* before);
 
   const Cut& pulls() const { return pulls_; }
   const Cut& pushes() const { return pushes_; }
-  // Grouped by server; within a server in the caller's order.
+  // Grouped by server; within a server late ones last, and else in the caller's order.
   std::span<const Key> keys(uint32_t table) const { return tables_[table].keys; }
-  // Where in keys(table) the caller's i-th key stands. Empty with one server: there it is i.
+  // Where in keys(table) the caller's i-th key stands. Empty if it is i.
   std::span<const uint32_t> position(uint32_t table) const { return tables_[table].position; }
   uint32_t tables() const { return static_cast<uint32_t>(tables_.size()); }
   uint64_t rows() const { return rows_; }  // Keys over all tables.
@@ -57,11 +61,15 @@ class KeyPartition {
  private:
   struct TableOrder {
     std::vector<Key> keys;
-    std::vector<uint32_t> position;      // [keys], or empty with one server.
-    std::vector<uint32_t> server_begin;  // [servers + 1]
+    std::vector<uint32_t> position;     // [keys], or empty if the order is the caller's.
+    std::vector<uint32_t> group_begin;  // [2 * servers + 1]: group 2 * s has server s's early keys, 2 * s + 1 the late.
   };
-  static void OrderByServer(std::span<const Key> keys, const ShardAssignment& shards, TableOrder* table);
-  void MakeCut(std::span<const uint32_t> dims, uint32_t servers, uint64_t chunk_bytes, Cut* cut) const;
+  static void Order(uint32_t table, std::span<const Key> keys, const ShardAssignment& shards, const KeyFilter* before,
+                    TableOrder* order);
+  // Appends one server's chunks with the keys of groups [group_begin, group_end), at least one if `always`.
+  void CutGroups(std::span<const uint32_t> dims, uint32_t server, uint32_t group_begin, uint32_t group_end,
+                 uint64_t chunk_bytes, bool always, Cut* cut) const;
+  static void NumberParts(Cut* cut);
 
   std::vector<TableOrder> tables_;
   Cut pulls_;

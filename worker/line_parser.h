@@ -50,6 +50,11 @@ absl::StatusOr<uint64_t> ParseLines(LineReader* lines, uint64_t n, BatchBuilder*
   return read;
 }
 
+// Where a line of the file has a zero byte; npos: nowhere.
+inline size_t ZeroByteIn(const LineReader& lines, absl::string_view line) {
+  return lines.has_zero_byte() ? line.find('\0') : absl::string_view::npos;
+}
+
 // `bytes` in quotes, printable and not too long, for "found ...".
 std::string Quoted(absl::string_view bytes);
 

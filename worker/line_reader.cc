@@ -67,6 +67,7 @@ const char* LineReader::FillToNewline() {
       status_ = got.status();
       break;
     }
+    has_zero_byte_ = has_zero_byte_ || std::memchr(end_, 0, *got) != nullptr;
     size_t searched = kept;
     end_ += *got;
     drained_ = *got == 0;

@@ -47,6 +47,10 @@ class LineReader {
   // No line is left, or an error.
   bool AtEnd() { return FindNewline() == nullptr; }
 
+  // Whether the bytes read so far have a zero byte among them, which no text has: lines need not be searched for one
+  // before that.
+  bool has_zero_byte() const { return has_zero_byte_; }
+
   const absl::Status& status() const { return status_; }
   uint64_t line_number() const { return line_number_; }  // Of the last line, from 1.
   const std::string& path() const { return path_; }
@@ -70,6 +74,7 @@ class LineReader {
   char* next_;       // The bytes not yet handed out are [next_, end_).
   char* end_;
   bool at_start_ = true;  // Nothing has been read.
+  bool has_zero_byte_ = false;
   bool drained_ = false;  // The source has ended, and its last line has a newline.
   uint64_t line_number_ = 0;
   absl::Status status_;

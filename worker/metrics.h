@@ -16,6 +16,18 @@ inline constexpr size_t kStepParts = 7;
 inline constexpr std::array<const char*, kStepParts> kStepPartNames = {"load", "pull",      "forward",  "backward",
                                                                        "push", "allreduce", "optimizer"};
 
+// A gauge that is not served before it is first set: 0 would be a figure that nobody measured. Copies are of one gauge.
+class GaugeOnceSet {
+ public:
+  GaugeOnceSet(Metrics* metrics, const char* name, const char* help) : metrics_(metrics), name_(name), help_(help) {}
+  void Set(double value) const { metrics_->AddGauge(name_, help_).Set(value); }
+
+ private:
+  Metrics* metrics_;
+  const char* name_;
+  const char* help_;
+};
+
 // Handles; valid as long as the Metrics they came from. Workers of one process that share a Metrics add up.
 struct WorkerMetrics {
   explicit WorkerMetrics(Metrics* metrics)
@@ -43,11 +55,10 @@ struct WorkerMetrics {
             metrics->AddCounter("sparrow_worker_saturated_gradients_total",
                                 "Numbers of row gradients beyond the range of train.push_type, sent as its largest; a "
                                 "rise means a type too narrow, or training that diverges.")),
-        eval_auc(metrics->AddGauge(
-            "sparrow_worker_eval_auc",
-            "AUC of the last evaluation (rank 0; unchanged where undefined); a fall means a worse model.")),
-        eval_logloss(metrics->AddGauge("sparrow_worker_eval_logloss",
-                                       "Logloss of the last evaluation (rank 0); a rise means a worse model.")),
+        eval_auc(metrics, "sparrow_worker_eval_auc",
+                 "AUC of the last evaluation (rank 0 alone; unchanged where undefined); a fall means a worse model."),
+        eval_logloss(metrics, "sparrow_worker_eval_logloss",
+                     "Logloss of the last evaluation (rank 0 alone); a rise means a worse model."),
         evaluations(metrics->AddCounter("sparrow_worker_evaluations_total", "Evaluations finished.")),
         eval_seconds(metrics->AddHistogram("sparrow_worker_eval_seconds",
                                            "Seconds of one evaluation; training stands still meanwhile.")),
@@ -76,8 +87,8 @@ struct WorkerMetrics {
   Counter pull_bytes;
   Counter push_bytes;
   Counter saturated_gradients;
-  Gauge eval_auc;
-  Gauge eval_logloss;
+  GaugeOnceSet eval_auc;
+  GaugeOnceSet eval_logloss;
   Counter evaluations;
   Histogram eval_seconds;
   Histogram checkpoint_seconds;

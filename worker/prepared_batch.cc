@@ -15,7 +15,8 @@ Bags PreparedBatch::bags(const JobLayout& layout, uint32_t feature) const {
           .pooling = layout.features[feature].pooling};
 }
 
-absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, PreparedBatch* prepared) {
+absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, const KeyFilter* before,
+                          PreparedBatch* prepared) {
   prepared->tables.resize(layout.tables.size());
   prepared->index.resize(layout.features.size());
   std::vector<std::span<const Key>> keys;
@@ -38,7 +39,18 @@ absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, Prepa
     RETURN_IF_ERROR(Annotate(CheckBags(prepared->bags(layout, f), keys[layout.features[f].table].size()),
                              absl::StrCat("feature \"", layout.features[f].name, "\"")));
   }
-  client.Partition(keys, &prepared->partition);
+  client.Partition(keys, before, &prepared->partition);
+  prepared->row_buffers.resize(layout.tables.size());
+  prepared->rows.resize(layout.tables.size());
+  for (size_t t = 0; t < layout.tables.size(); ++t) {
+    const size_t floats = keys[t].size() * layout.tables[t].dim;
+    std::vector<float>& buffer = prepared->row_buffers[t];
+    if (buffer.size() < floats) {
+      buffer.clear();  // Nothing to copy when it moves.
+      buffer.resize(floats);
+    }
+    prepared->rows[t] = {buffer.data(), floats};
+  }
   for (uint32_t f = 0; f < layout.features.size(); ++f) {
     const std::span<const uint32_t> position = prepared->partition.position(layout.features[f].table);
     if (position.empty()) continue;

@@ -21,6 +21,9 @@ struct PreparedBatch {
   std::vector<std::vector<uint32_t>>
       index;  // [features][look-ups]: position of the look-up's key in partition.keys() of its table.
   KeyPartition partition;
+  // Room for the rows of partition.keys(), where a pull puts them.
+  std::vector<std::vector<float>> row_buffers;  // [tables]
+  std::vector<std::span<float>> rows;           // [tables], each [unique, dim]
 
   // Views; valid until the batch changes.
   Bags bags(const JobLayout& layout, uint32_t feature) const;
@@ -28,7 +31,9 @@ struct PreparedBatch {
 
 // Fills everything but `batch` from it. InvalidArgument names the feature whose bags are malformed, or are not as many
 // as the batch has rows.
-absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, PreparedBatch* prepared);
+// `before` has the keys of the batch before (KeyPartition::Build), or is null.
+absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, const KeyFilter* before,
+                          PreparedBatch* prepared);
 
 }  // namespace sparrow
 

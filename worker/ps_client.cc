@@ -102,9 +102,10 @@ absl::Status PsClient::CloseJob() {
   return calls.Await();
 }
 
-void PsClient::Partition(std::span<const std::span<const Key>> keys, KeyPartition* partition) const {
-  partition->Build(keys, options_.dims, shards_,
-                   {.pull = options_.pull_chunk_bytes, .push = options_.push_chunk_bytes});
+void PsClient::Partition(std::span<const std::span<const Key>> keys, const KeyFilter* before,
+                         KeyPartition* partition) const {
+  partition->Build(keys, options_.dims, shards_, {.pull = options_.pull_chunk_bytes, .push = options_.push_chunk_bytes},
+                   before);
 }
 
 void PsClient::Cancel() {
@@ -126,6 +127,7 @@ void PsPull::SetHead(v1::PullRequest* request) const {
 void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows) {
   ask_ = ask;
   partition_ = partition;
+  asked_again_ = false;
   bytes_ = 0;
   const KeyPartition::Cut& cut = partition->pulls();
   calls_.Resize(cut.chunks.size());
@@ -136,7 +138,7 @@ void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<cons
     SetHead(request);
     request->set_part(chunk.part);
     request->set_parts(chunk.parts);
-    request->set_ahead(ask.ahead);
+    request->set_ahead(ask.ahead && !chunk.late);
     ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
     pull->rows.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
@@ -153,12 +155,22 @@ void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<cons
                [&](size_t call) { return cut.chunks[call].server; });
 }
 
+void PsPull::AskForPending() {
+  if (asked_again_) return;
+  for (size_t call = 0; call < calls_.size(); ++call) {
+    if (!calls_.request(call)->message.ahead()) continue;
+    if (!calls_.Answered(call) || !CheckAnswer(calls_, call).ok()) return;  // Finish tells what is wrong.
+  }
+  StartAgain();
+}
+
 absl::Status PsPull::Finish() {
   CHECK(partition_ != nullptr) << "Start comes first";
   partition_ = nullptr;
   RETURN_IF_ERROR(calls_.Await());
   for (size_t call = 0; call < calls_.size(); ++call) RETURN_IF_ERROR(CheckAnswer(calls_, call));
-  return PullPending();
+  if (!asked_again_) StartAgain();
+  return FinishAgain();
 }
 
 absl::Status PsPull::CheckAnswer(const Calls& calls, size_t call) const {
@@ -198,28 +210,32 @@ absl::Status PsPull::CheckAnswer(const Calls& calls, size_t call) const {
   return absl::OkStatus();
 }
 
-absl::Status PsPull::PullPending() {
+void PsPull::StartAgain() {
+  asked_again_ = true;
   // The calls with a pending key, each asked again for those alone.
-  std::vector<size_t> calls;
+  first_.clear();
   for (size_t call = 0; call < calls_.size(); ++call) {
+    if (!calls_.request(call)->message.ahead()) continue;
     for (const v1::TableRows& table : calls_.response(call).tables()) {
       if (table.pending().empty()) continue;
-      calls.push_back(call);
+      first_.push_back(call);
       break;
     }
   }
-  if (calls.empty()) return absl::OkStatus();
-  again_.Resize(calls.size());
+  again_.Resize(first_.size());
+  if (first_.empty()) return;
   size_t buffers = 0;
-  for (size_t c = 0; c < calls.size(); ++c) {
-    const RowPull& first = *calls_.request(calls[c]);
+  for (size_t c = 0; c < first_.size(); ++c) {
+    const RowPull& first = *calls_.request(first_[c]);
     RowPull* pull = again_.request(c);
     v1::PullRequest* request = &pull->message;
     SetHead(request);
+    request->set_part(0);
+    request->set_parts(0);  // Keys that have been named before.
     request->clear_tables();
     pull->rows.clear();
     for (int t = 0; t < first.message.tables_size(); ++t) {
-      const std::string& pending = calls_.response(calls[c]).tables(t).pending();
+      const std::string& pending = calls_.response(first_[c]).tables(t).pending();
       const uint32_t table = first.message.tables(t).table();
       const uint32_t dim = client_->options_.dims[table];
       const uint64_t n = pending.size() / sizeof(uint32_t);
@@ -235,15 +251,19 @@ absl::Status PsPull::PullPending() {
     }
   }
   again_.Start({client_->options_.pull_timeout, client_->options_.unavailable_timeout},
-               [&](size_t c) { return calls_.server(calls[c]); });
+               [&](size_t c) { return calls_.server(first_[c]); });
+}
+
+absl::Status PsPull::FinishAgain() {
+  if (first_.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(again_.Await());
-  for (size_t c = 0; c < calls.size(); ++c) {
+  for (size_t c = 0; c < first_.size(); ++c) {
     RETURN_IF_ERROR(CheckAnswer(again_, c));
     for (int t = 0; t < again_.response(c).tables_size(); ++t) {
-      const std::string& pending = calls_.response(calls[c]).tables(t).pending();
+      const std::string& pending = calls_.response(first_[c]).tables(t).pending();
       const uint32_t dim = client_->options_.dims[again_.response(c).tables(t).table()];
       const std::span<float> from = again_.request(c)->rows[static_cast<size_t>(t)];
-      const std::span<float> to = calls_.request(calls[c])->rows[static_cast<size_t>(t)];
+      const std::span<float> to = calls_.request(first_[c])->rows[static_cast<size_t>(t)];
       for (uint64_t i = 0; i * sizeof(uint32_t) < pending.size(); ++i) {
         std::copy_n(from.data() + i * dim, dim, to.data() + size_t{PendingOf(pending, i)} * dim);
       }

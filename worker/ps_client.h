@@ -39,8 +39,8 @@ struct PsClientOptions {
   RowType push_type = RowType::kFloat32;  // Of gradients on their way to the servers.
 
   // Performance.
-  // Keys and rows in one message; at most kChunkBytesMax. Smaller messages of a pull would overlap their reading and their
-  // travel, but each costs more system calls and wake-ups than that saves.
+  // Keys and rows in one message; at most kChunkBytesMax. Smaller messages of a pull would overlap their reading and
+  // their travel, but each costs more system calls and wake-ups than that saves.
   uint64_t pull_chunk_bytes = 8 << 20;
   uint64_t push_chunk_bytes = 8 << 20;
 };
@@ -66,7 +66,7 @@ class PsClient {
   absl::Status CloseJob();
 
   // Cuts the unique keys of a step (a span for each table) into messages; see KeyPartition::Build. Thread-safe.
-  void Partition(std::span<const std::span<const Key>> keys, KeyPartition* partition) const;
+  void Partition(std::span<const std::span<const Key>> keys, const KeyFilter* before, KeyPartition* partition) const;
 
   // Ends every call in flight with Cancelled, and every later one. Thread-safe.
   void Cancel();
@@ -91,14 +91,15 @@ class PsPull {
   struct Ask {
     uint64_t step = 0;    // Rows as they are after this many steps.
     bool create = false;  // Absent rows come to be; else this is a look (evaluation).
-    bool ahead =
-        false;  // May be answered before step-1 is applied, but for rows that it may touch (PullRequest.ahead).
+    bool ahead = false;   // Rows that are not late may be answered before step-1 is applied (PullRequest.ahead).
   };
   // Asks for the rows; row i of table t, that of keys(t)[i], is written to rows[t][i * dim ...] as answers come. A
   // server without a key is asked for none, so that after Finish all of them have applied `step` steps and will take a
   // push of step `step`. `partition` and `rows` stay as they are until Finish. REQUIRES: rows[t].size() ==
   // keys(t).size() * dim.
   void Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows /*[tables]*/);
+  // Asks again for the rows that answers ahead left out, if all of those have come; else Finish does. Never waits.
+  void AskForPending();
   // Waits for all rows. REQUIRES: Start.
   absl::Status Finish();
 
@@ -109,15 +110,19 @@ class PsPull {
 
   void SetHead(v1::PullRequest* request) const;
   absl::Status CheckAnswer(const Calls& calls, size_t call) const;
-  absl::Status PullPending();
+  void StartAgain();
+  absl::Status FinishAgain();
 
   PsClient* const client_;
   Ask ask_;
   const KeyPartition* partition_ = nullptr;
   uint64_t bytes_ = 0;
-  std::vector<std::vector<float>> pending_rows_;  // Of `again_`'s calls and tables, one after the other.
   Calls calls_;
-  Calls again_;  // For keys that were pending.
+  // For keys that were pending:
+  bool asked_again_ = false;
+  std::vector<size_t> first_;                     // [again_] The call in calls_ whose keys they are.
+  std::vector<std::vector<float>> pending_rows_;  // Of again_'s calls and tables, one after the other.
+  Calls again_;
 };
 
 // The row gradients of one step, on their way. Reusable; one at a time. The client outlives it.

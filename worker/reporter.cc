@@ -2,6 +2,7 @@
 
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace sparrow {
 namespace {
@@ -32,6 +33,12 @@ Reporter::~Reporter() {
     closed_ = true;
   }
   if (thread_.joinable()) thread_.join();
+}
+
+void Reporter::OnOpened(const v1::Summary& summary) {
+  if (identity_.rank() != 0) return;
+  absl::MutexLock lock(&mu_);
+  *pending_.mutable_summary() = summary;
 }
 
 void Reporter::OnProgress(const v1::Progress& progress) {
@@ -67,7 +74,7 @@ absl::Status Reporter::End(v1::ReportRequest::End end, const std::string& error,
     Fill(&request);
   }
   request.set_end(end);
-  request.set_error(error);
+  request.set_error(AsUtf8(error));
   if (summary != nullptr && identity_.rank() == 0) *request.mutable_summary() = *summary;
   return link_->Report(request, {.cancellation = leaving_}).status();
 }
@@ -100,9 +107,14 @@ bool Reporter::Fill(v1::ReportRequest* request) {
     *request->mutable_progress() = pending_.progress();
     progressed_ = false;
   }
+  if (pending_.has_summary()) {
+    *request->mutable_summary() = pending_.summary();
+    pending_.clear_summary();
+  }
   request->mutable_loss_points()->Swap(pending_.mutable_loss_points());
   request->mutable_evals()->Swap(pending_.mutable_evals());
-  return request->has_progress() || request->loss_points_size() > 0 || request->evals_size() > 0;
+  return request->has_progress() || request->has_summary() || request->loss_points_size() > 0 ||
+         request->evals_size() > 0;
 }
 
 void Reporter::PutBack(v1::ReportRequest* request) {
@@ -111,6 +123,7 @@ void Reporter::PutBack(v1::ReportRequest* request) {
   request->mutable_evals()->MergeFrom(pending_.evals());
   request->mutable_evals()->Swap(pending_.mutable_evals());
   progressed_ = progressed_ || request->has_progress();
+  if (request->has_summary()) *pending_.mutable_summary() = request->summary();
 }
 
 void Reporter::AddRates(v1::Progress* progress) {

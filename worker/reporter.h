@@ -24,6 +24,7 @@ class Reporter final : public TrainObserver {
   Reporter(CoordinatorLink* link, std::string member_id, const v1::Task& task, StopSignal* stop, Cancellation* leaving);
   ~Reporter() override;
 
+  void OnOpened(const v1::Summary& summary) override;
   void OnProgress(const v1::Progress& progress) override;
   void OnLoss(const v1::LossPoint& point) override;
   void OnEval(const v1::EvalResult& result) override;

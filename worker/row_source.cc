@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<LineParser>> MakeParser(const RowSourceOptions& o
                                                ? MakeSchema(options.data.text(), options.features)
                                                : MakeSchema(options.data.criteo(), options.features));
   if (options.source.unlabelled()) schema.DropLabel();
-  return std::make_unique<DelimitedParser>(std::move(schema));
+  return std::make_unique<DelimitedParser>(std::move(schema), options.not_utf8);
 }
 
 }  // namespace

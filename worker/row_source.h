@@ -11,6 +11,7 @@
 #include "worker/bad_rows.h"
 #include "worker/batch_builder.h"
 #include "worker/line_reader.h"
+#include "worker/not_utf8.h"
 
 namespace sparrow {
 
@@ -51,6 +52,8 @@ struct RowSourceOptions {
   v1::DataSource source;
   std::vector<v1::FeatureConfig> features;
   StopCheck stop;
+  // Of delimited text: counts values here that are not UTF-8, which takes time. Null: does not. Outlives the source.
+  NotUtf8ByColumn* not_utf8 = nullptr;
 };
 
 // The source of the format that `data` has, unchecked. Errors of the schema, of names, and NotFound.

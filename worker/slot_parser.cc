@@ -58,6 +58,7 @@ absl::Status SlotParser::ParseLine(absl::string_view line, float* label) {
     const size_t end = std::min(line.find_first_of(kBlanks, at), line.size());
     const absl::string_view text = line.substr(at, end - at);
     ++token;
+    if (ZeroByteIn(*lines_, text) != absl::string_view::npos) return Wrong(token, "text without zero bytes", text);
     const size_t colon = text.find(':');
     if (colon == absl::string_view::npos || colon + 1 == text.size()) return Wrong(token, "FEASIGN:SLOT", text);
     const absl::string_view feasign = text.substr(0, colon);

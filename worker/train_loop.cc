@@ -52,6 +52,19 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
 
   RETURN_IF_ERROR(pull_.Finish());
   watch.Mark(StepPart::kPull);
+  const double pulled_bytes = static_cast<double>(pull_.bytes());
+  // All servers have applied the step before: the rows of the next one that this one does not touch may come while it
+  // computes. A batch that is not ready is not waited for.
+  bool asked = false;
+  const auto ask_for_next = [&]() -> absl::Status {
+    RETURN_IF_ERROR(FetchNext());
+    watch.Mark(StepPart::kLoad);
+    PullNext();
+    watch.Mark(StepPart::kPull);
+    asked = true;
+    return absl::OkStatus();
+  };
+  if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) RETURN_IF_ERROR(ask_for_next());
 
   const BatchModel::Result result_of_batch = batch_model_.ForwardBackward(*now);
   watch.Add(StepPart::kForward, result_of_batch.forward_seconds);
@@ -62,16 +75,13 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
                                                    ": training has diverged; lower the learning rates"));
   }
 
-  // Under way while the dense part is reduced and updated, as is the next batch's pull: the servers answer it once
-  // every worker's push is in.
+  // Under way while the dense part is reduced and updated, as is the next batch's pull: the servers answer what is left
+  // of it once every worker's push is in.
+  if (asked && next_ != nullptr) pull_.AskForPending();
   push_.Start({.step = batch.step, .samples = batch.rows, .learning_rate_factor = factor}, now->partition,
               result_of_batch.row_gradients);
   watch.Mark(StepPart::kPush);
-  RETURN_IF_ERROR(FetchNext());
-  watch.Mark(StepPart::kLoad);
-  const double pulled_bytes = static_cast<double>(pull_.bytes());
-  PullNext();
-  watch.Mark(StepPart::kPull);
+  if (!asked) RETURN_IF_ERROR(ask_for_next());
 
   uint64_t samples = batch.rows;
   ASSIGN_OR_RETURN(const std::span<const float> gradients, ReduceOverWorkers(&loss_sum, &samples));
@@ -119,7 +129,8 @@ absl::Status TrainLoop::FetchNext() {
 
 void TrainLoop::PullNext() {
   if (next_ == nullptr) return;
-  pull_.Start({.step = next_->batch.step, .create = true}, &next_->partition, batch_model_.Rows(*next_));
+  pull_.Start({.step = next_->batch.step, .create = true, .ahead = parts_.config->prefetch()}, &next_->partition,
+              next_->rows);
 }
 
 absl::StatusOr<std::span<const float>> TrainLoop::ReduceOverWorkers(double* loss_sum, uint64_t* samples) {

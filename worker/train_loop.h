@@ -70,10 +70,10 @@ class TrainLoop {
 
   const Parts parts_;
   BatchModel batch_model_;
+  std::unique_ptr<PreparedBatch> next_;  // Its pull is under way, into its rows: it outlives pull_.
   PsPull pull_;
   PsPush push_;
-  std::unique_ptr<PreparedBatch> next_;  // Its pull is under way.
-  std::vector<float> reduced_;           // [parameters + 3]: gradients, loss in two floats, samples.
+  std::vector<float> reduced_;  // [parameters + 3]: gradients, loss in two floats, samples.
   std::array<double, kStepParts> seconds_{};
 };
 

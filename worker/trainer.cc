@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "dense/dense_optimizer.h"
 #include "dense/model.h"
 #include "embedding/table_config.h"
@@ -43,6 +44,9 @@ class Training {
     const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
     RETURN_IF_ERROR(MakeModelAndOptimizer());
     RETURN_IF_ERROR(OpenInput());
+    summary_.set_workers(in_.task.workers());
+    summary_.set_servers(client_->shards().servers());
+    if (IsFirst()) observer_->OnOpened(summary_);
     // The others find the servers open: they meet rank 0 after that.
     if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
@@ -117,7 +121,7 @@ class Training {
       absl::StatusOr<std::unique_ptr<BatchReader>> reader = BatchReader::Open(options);
       if (!reader.ok()) return Annotate(reader.status(), "data.train");
       reader_ = std::move(*reader);
-      for (const std::string& file : reader_->files()) summary_.add_sources(file);
+      for (const std::string& file : reader_->files()) summary_.add_sources(AsUtf8(file));
     }
     if (!job_.data().has_test()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<Evaluator>> evaluator = Evaluator::Create(
@@ -126,8 +130,9 @@ class Training {
     if (!evaluator.ok()) return Annotate(evaluator.status(), "data.test");
     evaluator_ = std::move(*evaluator);
     for (const std::string& file : evaluator_->files()) {
-      if (std::find(summary_.sources().begin(), summary_.sources().end(), file) == summary_.sources().end()) {
-        summary_.add_sources(file);
+      const std::string name = AsUtf8(file);
+      if (std::find(summary_.sources().begin(), summary_.sources().end(), name) == summary_.sources().end()) {
+        summary_.add_sources(name);
       }
     }
     return absl::OkStatus();
@@ -140,6 +145,7 @@ class Training {
     *request.mutable_tables() = job_.tables();
     request.mutable_shard_map()->set_version(in_.task.shard_map().version());
     request.set_first_step(cursor_.step);
+    request.set_prefetch(job_.train().prefetch());
     if (checkpoint_.has_value()) {
       ASSIGN_OR_RETURN(*request.mutable_restore_from(), RelativeToRoot(in_.checkpoint_root, checkpoint_->directory));
     }
@@ -147,7 +153,7 @@ class Training {
   }
 
   absl::Status Train() {
-    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_);
+    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_, /*part_early=*/job_.train().prefetch());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
     TrainLoop loop({.config = &job_.train(),
                     .layout = &layout_,
@@ -270,13 +276,11 @@ class Training {
   absl::Status Finish() {
     RETURN_IF_ERROR(Annotate(collective_->Barrier(), "waiting for the last step of all workers"));
     summary_.set_steps(cursor_.step);
-    summary_.set_workers(in_.task.workers());
-    summary_.set_servers(client_->shards().servers());
     if (!IsFirst()) return absl::OkStatus();
     if (trained_ && job_.checkpoint().at_end()) {
       RETURN_IF_ERROR(SaveCheckpoint());
     } else if (checkpoint_.has_value()) {
-      summary_.set_checkpoint(checkpoint_->directory);
+      summary_.set_checkpoint(AsUtf8(checkpoint_->directory));
     }
     // The servers drop the rows by themselves when the job is over; this only frees their memory at once.
     const absl::Status closed = client_->CloseJob();
@@ -300,7 +304,7 @@ class Training {
     ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get()));
     manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
     RETURN_IF_ERROR(WriteManifest(directory, manifest));
-    summary_.set_checkpoint(directory);
+    summary_.set_checkpoint(AsUtf8(directory));
     metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
     return absl::OkStatus();
   }

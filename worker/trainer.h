@@ -25,6 +25,8 @@ namespace sparrow {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
+  // Once, when the input is open: sources, workers and servers of the summary to come. Rank 0 alone.
+  virtual void OnOpened(const v1::Summary& summary) = 0;
   // After every step. samples_per_second and eta_seconds are left to the observer.
   virtual void OnProgress(const v1::Progress& progress) = 0;
   // The loss of step 0 and of every step s where s + 1 is a multiple of train.loss_every_steps, unless no row was in

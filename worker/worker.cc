@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "coordinator/link.h"
@@ -77,6 +78,8 @@ class WorkerDaemon final : public Worker {
 
 absl::Status WorkerDaemon::Join(Metrics* metrics) {
   RETURN_IF_ERROR(CheckDevice(options_.device));
+  RETURN_IF_ERROR(CheckDirectory("--data-root", options_.data_root));
+  RETURN_IF_ERROR(CheckDirectoryOrNew("--checkpoint-root", options_.checkpoint_root));
   if (!options_.metrics.empty()) {
     ASSIGN_OR_RETURN(metrics_address_, metrics->Serve(options_.metrics));
   }

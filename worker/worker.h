@@ -36,7 +36,9 @@ class Worker {
  public:
   virtual ~Worker() = default;  // Stop().
 
-  // Joins the coordinator. Unavailable if none answers within connect_timeout. `metrics` outlives the worker.
+  // Joins the coordinator. Unavailable if none answers within connect_timeout. Before that, data_root must be a
+  // directory, and checkpoint_root one or able to become one; the error names the flag and the path. `metrics` outlives
+  // the worker.
   static absl::StatusOr<std::unique_ptr<Worker>> Start(const WorkerOptions& options, Metrics* metrics);
 
   // Stops the running task (its job fails or is given up, and says so), leaves the coordinator, joins all threads.

@@ -6,7 +6,6 @@
 // what else the machine does falls on both.
 
 #include <benchmark/benchmark.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "base/random.h"
 #include "embedding/pages.h"
 #include "embedding/table.h"
@@ -98,7 +98,7 @@ std::vector<std::vector<Key>> MakeBatches(size_t keys) {
 // use(keys, rows) against Gather.
 template <typename Use>
 void Run(benchmark::State& state, Use use) {
-  omp_set_num_threads(1);
+  UseOneThread();
   Store& store = Store::Shared();
   const size_t keys = static_cast<size_t>(state.range(0));
   const std::vector<std::vector<Key>> batches = MakeBatches(keys);

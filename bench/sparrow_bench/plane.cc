@@ -190,7 +190,7 @@ void Plane::Fill(const Setup& setup) {
     for (int64_t key = begin; key < std::min(begin + 100'000, setup.rows); ++key) keys.push_back(static_cast<Key>(key));
     const std::vector<std::span<const Key>> views = {keys};
     KeyPartition partition;
-    filler.Partition(views, &partition);
+    filler.Partition(views, /*before=*/nullptr, &partition);
     room.resize(keys.size() * table.dim());
     const std::vector<std::span<float>> rows = {room};
     pull.Start({.create = true}, &partition, rows);
@@ -209,7 +209,7 @@ void Plane::Fill(const Setup& setup) {
       keys.push_back(key);
     }
     const std::vector<std::span<const Key>> views = {keys};
-    clients_[0]->Partition(views, &partitions_[batch]);
+    clients_[0]->Partition(views, /*before=*/nullptr, &partitions_[batch]);
     batches_.push_back(std::move(keys));
   }
 }

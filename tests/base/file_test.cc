@@ -80,6 +80,32 @@ TEST_F(FileTest, PathsOutsideTheRootAreRefusedNamingBoth) {
   }
 }
 
+TEST(File, ALinkThatLeadsOutIsNamedWithWhereItLeads) {
+  TemporaryDirectory root, other;
+  std::filesystem::create_directory(root.File("sub"));
+  std::filesystem::create_directory_symlink(other.path(), root.File("sub/link"));
+  const absl::Status status = ResolveUnder(root.path(), "sub/link/a.tsv").status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(": " + root.File("sub/link") + " is a link to " + other.path()));
+  EXPECT_THAT(std::string(ResolveUnder(root.path(), "../x").status().message()), testing::Not(HasSubstr("is a link")));
+}
+
+TEST(File, ARootIsADirectoryOrCanBecomeOne) {
+  TemporaryDirectory root;
+  ASSERT_TRUE(WriteFileAtomically(root.File("file"), "x").ok());
+  EXPECT_TRUE(CheckDirectory("--r", root.path()).ok());
+  EXPECT_TRUE(absl::IsNotFound(CheckDirectory("--r", root.File("none"))));
+  EXPECT_TRUE(CheckDirectoryOrNew("--r", root.File("none/below")).ok());
+  EXPECT_FALSE(std::filesystem::exists(root.File("none"))) << "is only checked";
+  for (const absl::Status& status :
+       {CheckDirectory("--r", root.File("file")), CheckDirectoryOrNew("--r", root.File("file")),
+        CheckDirectoryOrNew("--r", root.File("file/below/it"))}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith("--r " + root.path()));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is a file"));
+  }
+}
+
 TEST_F(FileTest, PatternsMatchSortedAndStayInside) {
   EXPECT_THAT(*MatchFiles(root, "*.tsv"), ElementsAre(root + "/a.tsv", root + "/b.tsv"));
   EXPECT_THAT(*MatchFiles(root, "?.tsv"), ElementsAre(root + "/a.tsv", root + "/b.tsv"));

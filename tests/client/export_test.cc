@@ -15,8 +15,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "base/npy.h"
+#include "base/random.h"
 #include "client/predictor.h"
 #include "dense/safetensors.h"
 #include "server/row_file.h"
@@ -158,13 +160,18 @@ TEST_P(ExportTest, PredictionsGiveTheLoglossThatTheEvaluationGave) {
   EXPECT_NEAR(loss / static_cast<double>(predictions.size()), status_.summary().eval().loss(), 1e-6);
 }
 
-TEST_P(ExportTest, NumpyReproducesThePredictions) {
-  // A Python beside the system's may be the one with NumPy.
-  std::string python;
+// A Python beside the system's may be the one with NumPy. Empty: there is none.
+std::string PythonWithNumpy() {
   for (const std::string& candidate : {std::string("/usr/bin/python3"), std::string(SPARROW_PYTHON)}) {
-    if (std::filesystem::exists(candidate) && RunProgram({candidate, "-c", "import numpy"}).status == 0)
-      python = candidate;
+    if (std::filesystem::exists(candidate) && RunProgram({candidate, "-c", "import numpy"}).status == 0) {
+      return candidate;
+    }
   }
+  return "";
+}
+
+TEST_P(ExportTest, NumpyReproducesThePredictions) {
+  const std::string python = PythonWithNumpy();
   if (python.empty()) GTEST_SKIP() << "NO PYTHON WITH NUMPY HERE: PREDICTIONS FROM THE EXPORT ARE NOT CHECKED";
   const std::string out = directory_.File("model");
   ASSERT_TRUE(ExportCheckpoint(checkpoint_, out).ok());
@@ -227,6 +234,127 @@ INSTANTIATE_TEST_SUITE_P(Models, ExportTest,
                            if (model.starts_with("dcnv2")) return "Dcnv2";
                            return model.find("LINEAR") == std::string::npos ? "Dlrm" : "DlrmLinearBottom";
                          });
+
+// The other forms of data that predict.py reads: what it makes of a file is what sparrowctl predict makes of it.
+struct Form {
+  const char* name;
+  const char* data;       // The text of DataConfig but for train and test.
+  const char* model;      // The text of ModelConfig; vectors have 4 numbers.
+  const char* feature_b;  // More of the second feature, which has a modulo.
+  void (*write)(const std::string& path, int rows, uint64_t seed);
+};
+
+// A number below n, for each use of each row another one.
+uint64_t Draw(uint64_t seed, int row, uint64_t use, uint64_t n) {
+  return RandomBits(seed, static_cast<uint64_t>(row) * 64 + use) % n;
+}
+
+// Ids of every length that XXH64 treats in a way of its own, of any bytes but those that end a field; one in ten empty.
+std::string StringId(uint64_t seed, int row, uint64_t use) {
+  std::string id(Draw(seed, row, use, 10) == 0 ? 0 : Draw(seed, row, use + 1, 70), ' ');
+  const uint64_t kind = Draw(seed, row, use + 2, 40);
+  for (size_t i = 0; i < id.size(); ++i) {
+    id[i] = static_cast<char>(1 + RandomBits(kind, i) % 255);
+    if (std::string("\t\n\r|").find(id[i]) != std::string::npos) id[i] = '_';
+  }
+  return id;
+}
+
+void WriteStrings(const std::string& path, int rows, uint64_t seed) {
+  std::ofstream file(path, std::ios::binary);
+  for (int i = 0; i < rows; ++i) {
+    file << Draw(seed, i, 0, 2) << '\t' << Draw(seed, i, 1, 100) << '\t' << StringId(seed, i, 2) << '\t';
+    for (uint64_t t = 0; t < Draw(seed, i, 5, 3); ++t)
+      file << (t > 0 ? "|" : "") << 'x' << StringId(seed, i, 6 + 3 * t);
+    file << (i % 2 == 0 ? "\r\n" : "\n");
+  }
+}
+
+void WriteSlots(const std::string& path, int rows, uint64_t seed) {
+  std::ofstream file(path);
+  for (int i = 0; i < rows; ++i) {
+    file << Draw(seed, i, 0, 2) << ":click";
+    for (uint64_t t = 0; t < Draw(seed, i, 1, 4); ++t) file << ' ' << RandomBits(7, Draw(seed, i, 2 + t, 50)) << ":a";
+    file << " 5:passed_over " << Draw(seed, i, 9, 90) << ":b\n";
+  }
+}
+
+template <typename T>
+void WriteNpy(const std::string& path, NpyType type, const std::vector<uint64_t>& shape, const std::vector<T>& values) {
+  auto writer = NpyWriter::Create(path, type, shape);
+  CHECK(writer.ok()) << writer.status();
+  CHECK((*writer)->Append({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}).ok());
+  CHECK((*writer)->Close().ok());
+}
+
+void WriteSet(const std::string& prefix, int rows, uint64_t seed) {
+  std::vector<int32_t> labels, sparse;
+  std::vector<float> dense;
+  for (int i = 0; i < rows; ++i) {
+    labels.push_back(static_cast<int32_t>(Draw(seed, i, 0, 2)));
+    for (uint64_t c = 0; c < 3; ++c) dense.push_back(static_cast<float>(Draw(seed, i, 1 + c, 100)) / 4 - 2);
+    for (uint64_t c = 0; c < 3; ++c) sparse.push_back(static_cast<int32_t>(Draw(seed, i, 4 + c, 60)) - 5);
+  }
+  const auto n = static_cast<uint64_t>(rows);
+  WriteNpy(prefix + "_labels.npy", NpyType::kInt32, {n, 1}, labels);
+  WriteNpy(prefix + "_dense.npy", NpyType::kFloat32, {n, 3}, dense);
+  WriteNpy(prefix + "_sparse.npy", NpyType::kInt32, {n, 3}, sparse);
+}
+
+class ExportForm : public testing::TestWithParam<Form> {};
+
+TEST_P(ExportForm, NumpyReproducesThePredictions) {
+  const std::string python = PythonWithNumpy();
+  if (python.empty()) GTEST_SKIP() << "NO PYTHON WITH NUMPY HERE: PREDICTIONS FROM THE EXPORT ARE NOT CHECKED";
+  const Form& form = GetParam();
+  TemporaryDirectory directory;
+  form.write(directory.File("train"), 300, 5);
+  form.write(directory.File("test"), 120, 6);
+  const absl::StatusOr<v1::Job> job = ParseJob(
+      absl::StrCat("name: \"form\" data { train { path: \"train\" } test { path: \"test\" } ", form.data, " } ",
+                   "tables { name: \"a\" dim: 4 hashed {} optimizer { learning_rate: 0.1 adagrad {} } ",
+                   "initializer { normal_stddev: 0.3 } } ",
+                   "tables { name: \"b\" dim: 4 bounded_rows: 31 optimizer { learning_rate: 0.1 adagrad {} } } ",
+                   "features { name: \"a\" } features { name: \"b\" modulo: 31 pooling: MEAN ", form.feature_b, " } ",
+                   "train { batch_size: 50 optimizer { learning_rate: 0.1 sgd {} } } model { ", form.model, " }"),
+      form.name);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EmbeddedClusterOptions options;
+  options.data_root = directory.path();
+  options.checkpoint_root = directory.File("checkpoints");
+  const v1::JobStatus status = TrainEmbedded(*job, options);
+  ASSERT_EQ(status.state(), v1::JobStatus::SUCCEEDED) << status.message();
+  ASSERT_TRUE(ExportCheckpoint(status.summary().checkpoint(), directory.File("model")).ok());
+  PredictionOptions prediction;
+  prediction.checkpoint_root = options.checkpoint_root;
+  prediction.checkpoint = status.summary().checkpoint();
+  prediction.data_root = directory.path();
+  ASSERT_TRUE(WritePredictions(*job, prediction, directory.File("ours.csv")).ok());
+  const std::vector<Prediction> ours = ParsePredictions(*ReadFile(directory.File("ours.csv")));
+
+  const RunResult run = RunProgram({python, absl::StrCat(SPARROW_SOURCE_DIR, "/deploy/export/predict.py"),
+                                    directory.File("model"), directory.File("test")});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::vector<Prediction> theirs = ParsePredictions(run.out);
+  ASSERT_EQ(ours.size(), 120u);
+  ASSERT_EQ(theirs.size(), ours.size());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(theirs[i].label, ours[i].label);
+    EXPECT_NEAR(theirs[i].probability, ours[i].probability, 1e-5) << "row " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, ExportForm,
+    testing::Values(Form{"Strings",
+                         "text { columns { name: \"y\" label {} } columns { name: \"x\" dense {} } "
+                         "columns { name: \"a\" categorical { ids: STRING } } "
+                         "columns { name: \"b\" categorical { ids: STRING separator: \"|\" } } }",
+                         "dlrm { bottom: [ 8, 4 ] top: [ 8, 1 ] }", "", WriteStrings},
+                    Form{"Slots", "slots {}", "dlrm { top: [ 8, 1 ] }", "", WriteSlots},
+                    Form{"Npy", "dlrm_npy { dense_columns: 3 }", "dlrm { bottom: [ 8, 4 ] top: [ 8, 1 ] }",
+                         "bag_size: 2", WriteSet}),
+    [](const testing::TestParamInfo<Form>& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace sparrow

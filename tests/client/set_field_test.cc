@@ -45,6 +45,17 @@ TEST(SetField, SetsEveryKindOfValue) {
   EXPECT_EQ(With("data.on_bad_row=SKIP").data().on_bad_row(), v1::DataConfig::SKIP);
 }
 
+TEST(SetField, AStringMayHaveQuotesAndEscapes) {
+  EXPECT_EQ(With("data.text.delimiter=\\t").data().text().delimiter(), "\t");
+  EXPECT_EQ(With("data.text.delimiter=\"\\t\"").data().text().delimiter(), "\t");
+  EXPECT_EQ(With("data.text.delimiter=\t").data().text().delimiter(), "\t");
+  EXPECT_EQ(With("data.text.delimiter=\\x01").data().text().delimiter(), "\x01");
+  EXPECT_EQ(With("data.text.delimiter=\\\\").data().text().delimiter(), "\\");
+  EXPECT_EQ(With("data.text.delimiter=\"").data().text().delimiter(), "\"");
+  EXPECT_EQ(With("data.train.path=\"c d\"").data().train().path(0), "c d");
+  EXPECT_THAT(ErrorOf("name=\\q"), HasSubstr("write \\t for a tab"));
+}
+
 TEST(SetField, MakesMessagesOnTheWay) { EXPECT_EQ(With("eval.every_steps=5").eval().every_steps(), 5u); }
 
 TEST(SetField, NamingAFieldOfAOneofChoosesIt) {

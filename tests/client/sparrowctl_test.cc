@@ -165,9 +165,13 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{"GenIntoNowhere", {"gen", "clicks", "--rows", "5", "--out", "none/x"}, 1, "none"},
         WrongUse{"DataWhat", {"data", "chekc", "QUICKSTART"}, 2, "data check JOB"},
         WrongUse{"DataCheckWithoutData", {"data", "check", "QUICKSTART"}, 1, "clicks.tsv"},
-        WrongUse{"ExportOfNothing", {"export", "none", "--to", "x"}, 1, "none"},
+        WrongUse{
+            "ExportOfNothing", {"export", "none", "--to", "x"}, 1, "none was looked up from the current directory"},
         WrongUse{"ExportToNothing", {"export", "none"}, 2, "--to is required"},
-        WrongUse{"EvaluateNothing", {"evaluate", "none"}, 1, "none"},
+        WrongUse{"EvaluateNothing", {"evaluate", "none"}, 1, "none was looked up from the current directory"},
+        WrongUse{"CheckpointRootIsAFile", {"run", "QUICKSTART", "--checkpoint-root", "empty"}, 1, "empty: is a file"},
+        WrongUse{"PortTooLarge", {"jobs", "--coordinator", "127.0.0.1:99999"}, 2, "--coordinator=\"127.0.0.1:99999\""},
+        WrongUse{"MetricsWithoutPort", {"run", "QUICKSTART", "--metrics", "foo"}, 2, "--metrics=\"foo\": the port is"},
         WrongUse{"ResumeFromNothing", {"run", "QUICKSTART", "--resume", "none"}, 1, "none"}),
     [](const testing::TestParamInfo<WrongUse>& info) { return info.param.what; });
 
@@ -181,7 +185,31 @@ TEST(Sparrowctl, AJobThatFailsWritesItsJson) {
     const nlohmann::json json = nlohmann::json::parse(*text);
     EXPECT_EQ(json["state"], "FAILED");
     EXPECT_NE(json["message"], "");
+    EXPECT_TRUE(json["train_loss"].is_null());
   }
+  const nlohmann::json unopened = nlohmann::json::parse(*ReadFile(directory.File("b.json")));
+  EXPECT_EQ(unopened["sources"], nlohmann::json({"clicks.tsv", "clicks.test.tsv"})) << "as the job names them";
+}
+
+// What the error suggests is taken as it stands, by a shell.
+TEST(Sparrowctl, TheDelimiterThatAnErrorSuggestsWorks) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(Ctl({"gen", "clicks", "--rows", "600", "--out", "clicks.tsv", "--test-rows", "100", "--test-out",
+                 "clicks.test.tsv"},
+                directory.path())
+                .status,
+            0);
+  const RunResult wrong = Ctl({"data", "check", QuickstartJob(), "--set", "data.criteo.delimiter=,"}, directory.path());
+  EXPECT_EQ(wrong.status, 1);
+  const std::string all = wrong.out + wrong.err;
+  const size_t begin = all.find("--set '");
+  ASSERT_NE(begin, std::string::npos) << all;
+  const std::string suggested = all.substr(begin, all.find('\'', begin + 7) + 1 - begin);
+  const RunResult right = RunProgram({"/bin/sh", "-c",
+                                      absl::StrCat(ProgramPath("sparrowctl"), " data check ", QuickstartJob(),
+                                                   " --set data.criteo.delimiter=, ", suggested)},
+                                     absl::Seconds(60), {.directory = directory.path(), .environment = {}});
+  EXPECT_EQ(right.status, 0) << suggested << "\n" << right.out << right.err;
 }
 
 class SparrowctlRun : public testing::Test {
@@ -232,6 +260,25 @@ TEST_F(SparrowctlRun, ATestSetOfOneClassHasNoAucAndTheRunSucceeds) {
   EXPECT_TRUE(summary["eval_auc"].is_null());
   EXPECT_EQ(summary["eval_auc_reason"], "undefined: one class");
   EXPECT_GT(summary["eval_loss"].get<double>(), 0);
+  EXPECT_THAT(run.out, HasSubstr("calibration - on"));
+  EXPECT_TRUE(summary["eval_calibration"].is_null());
+}
+
+TEST_F(SparrowctlRun, AJobThatFailsInMidRunSaysWhatItReadAndTrained) {
+  std::string log = *ReadFile(directory_.File("clicks.tsv"));
+  // Its name is not UTF-8, which no report on the way may be lost for.
+  ASSERT_TRUE(WriteFileAtomically(directory_.File("caf\xe9.tsv"), log + "not a row\n").ok());
+  const RunResult run =
+      Ctl({"run", QuickstartJob(), "--set", "data.train.path=caf\\xe9.tsv", "--json", "out.json"}, directory_.path());
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, HasSubstr("caf\\xe9.tsv:20001"));
+  EXPECT_THAT(run.out, HasSubstr("clicks.test.tsv\n"));
+  const nlohmann::json json = nlohmann::json::parse(*ReadFile(directory_.File("out.json")));
+  EXPECT_EQ(json["sources"].size(), 2u);
+  EXPECT_THAT(json["sources"][0].get<std::string>(), HasSubstr(directory_.path() + "/caf\\xe9.tsv"));
+  EXPECT_GT(json["rows_read"].get<uint64_t>(), 0u);
+  EXPECT_GT(json["rows_trained"].get<uint64_t>(), 0u);
+  EXPECT_GT(json["train_loss"].get<double>(), 0);
 }
 
 TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
@@ -255,8 +302,8 @@ TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
   EXPECT_GT(summary["eval_auc"].get<double>(), 0.6);
   EXPECT_THAT(*ReadFile(directory_.File("losses.csv")), StartsWith("step,loss\n0,0."));
 
-  const std::string checkpoint =
-      (std::filesystem::path("checkpoints") / summary["checkpoint"].get<std::string>()).string();
+  const std::string checkpoint = summary["checkpoint"];
+  EXPECT_THAT(run.out, HasSubstr("checkpoint     " + checkpoint + "\n")) << "taken below as it is printed";
   const RunResult evaluate =
       Ctl({"evaluate", checkpoint, "--json", "eval.json", "--predictions", "p.csv"}, directory_.path());
   ASSERT_EQ(evaluate.status, 0) << evaluate.out << evaluate.err;
@@ -264,6 +311,13 @@ TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
   EXPECT_NEAR(measured["eval_auc"].get<double>(), summary["eval_auc"].get<double>(), 1e-6);
   EXPECT_NEAR(measured["eval_loss"].get<double>(), summary["eval_loss"].get<double>(), 1e-6);
   EXPECT_EQ(measured["rows_trained"], 0);
+  EXPECT_TRUE(measured["train_loss"].is_null());
+  EXPECT_THAT(evaluate.out, HasSubstr("train loss     -\n"));
+  const RunResult relative = Ctl(
+      {"evaluate",
+       std::filesystem::path(checkpoint).lexically_relative(std::filesystem::canonical(directory_.path())).string()},
+      directory_.path());
+  EXPECT_EQ(relative.status, 0) << relative.err;
   const std::vector<std::string> predictions = absl::StrSplit(*ReadFile(directory_.File("p.csv")), '\n');
   EXPECT_EQ(predictions.size(), 1002u) << "a header, 1,000 rows, and nothing after the last line";
 
@@ -272,6 +326,17 @@ TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
                                directory_.path());
   ASSERT_EQ(resume.status, 0) << resume.out << resume.err;
   EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory_.File("more.json")))["rows_trained"], 20000);
+
+  // Outside the root: the error says which root would do.
+  const RunResult outside =
+      Ctl({"run", QuickstartJob(), "--resume", checkpoint, "--checkpoint-root", "elsewhere"}, directory_.path());
+  EXPECT_EQ(outside.status, 1);
+  EXPECT_THAT(outside.err, HasSubstr("start with --checkpoint-root " +
+                                     std::filesystem::path(checkpoint).parent_path().parent_path().string()));
+  // Not there: those that are.
+  const RunResult absent = Ctl({"evaluate", "quickstart-job-1"}, directory_.path());
+  EXPECT_EQ(absent.status, 1);
+  EXPECT_THAT(absent.err, HasSubstr("; checkpoints holds quickstart-job-1/step-40"));
 
   // Hash range and tables are the checkpoint's.
   const RunResult other = Ctl({"run", QuickstartJob(), "--resume", summary["checkpoint"].get<std::string>(), "--set",

@@ -122,10 +122,75 @@ TEST(Summary, TextAlwaysSaysSourceRowsReadAndRowsTrained) {
   EXPECT_THAT(text, HasSubstr("rows read      1003\n"));
   EXPECT_THAT(text, HasSubstr("rows trained   1000 (3 did not fit and were skipped)\n"));
   EXPECT_THAT(text, HasSubstr("AUC 0.7500, logloss 0.45000, calibration 1.0200 on 50 rows"));
+}
+
+TEST(Summary, AFigureThatDoesNotExistIsADashAndNull) {
   v1::JobStatus failed;
   failed.set_state(v1::JobStatus::FAILED);
-  EXPECT_THAT(SummaryText(failed), HasSubstr("source         none\n"));
-  EXPECT_THAT(SummaryText(failed), HasSubstr("rows read      0\n"));
+  const std::string text = SummaryText(failed);
+  for (const char* line :
+       {"source         -\n", "rows read      0\n", "rows trained   0\n", "samples/s      -\n", "train loss     -\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  const nlohmann::json json = nlohmann::json::parse(SummaryJson(failed));
+  for (const char* field : {"samples_per_second", "train_loss", "train_seconds", "workers", "servers", "eval_loss",
+                            "eval_calibration", "checkpoint"}) {
+    ASSERT_TRUE(json.contains(field)) << field;
+    EXPECT_TRUE(json[field].is_null()) << field;
+  }
+}
+
+TEST(Summary, AnEvaluationAloneHasNoTrainLoss) {
+  v1::JobStatus status = Succeeded();
+  status.mutable_summary()->set_rows_trained(0);
+  status.mutable_summary()->set_train_loss(0);
+  EXPECT_THAT(SummaryText(status), HasSubstr("train loss     -\n"));
+  EXPECT_TRUE(nlohmann::json::parse(SummaryJson(status))["train_loss"].is_null());
+}
+
+TEST(Summary, ASetWithoutPositivesHasNoCalibrationAndOneWithoutRowsNoLogloss) {
+  v1::JobStatus status = Succeeded();
+  v1::EvalResult* eval = status.mutable_summary()->mutable_eval();
+  eval->set_calibration(0);
+  EXPECT_THAT(SummaryText(status), HasSubstr("logloss 0.45000, calibration - on 50 rows"));
+  EXPECT_TRUE(nlohmann::json::parse(SummaryJson(status))["eval_calibration"].is_null());
+  eval->set_rows(0);
+  eval->set_loss(0);
+  EXPECT_THAT(SummaryText(status), HasSubstr("logloss -, calibration - on 0 rows"));
+  EXPECT_TRUE(nlohmann::json::parse(SummaryJson(status))["eval_loss"].is_null());
+}
+
+TEST(Summary, AFailedJobNamesTheSourcesItOpenedOrElseThoseOfTheJob) {
+  v1::JobStatus failed;
+  failed.set_state(v1::JobStatus::FAILED);
+  failed.mutable_progress()->set_rows_read(70);
+  failed.mutable_progress()->set_rows_trained(64);
+  failed.mutable_progress()->set_loss(0.5);
+  v1::JobStatus opened = failed;
+  opened.mutable_summary()->add_sources("/data/a.tsv");
+  v1::Job job;
+  job.mutable_data()->mutable_train()->add_path("*.tsv");
+  job.mutable_data()->mutable_test()->add_path("*.tsv");
+  job.mutable_data()->mutable_test()->add_path("t.tsv");
+  NameSources(job, &failed);
+  NameSources(job, &opened);
+  EXPECT_THAT(SummaryText(failed), HasSubstr("source         *.tsv, t.tsv\n"));
+  EXPECT_THAT(SummaryText(opened), HasSubstr("source         /data/a.tsv\n"));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(opened))["sources"], nlohmann::json({"/data/a.tsv"}));
+  for (const v1::JobStatus& status : {failed, opened}) {
+    EXPECT_THAT(SummaryText(status), HasSubstr("rows read      70\n"));
+    EXPECT_THAT(SummaryText(status), HasSubstr("rows trained   64\n"));
+    EXPECT_THAT(SummaryText(status), HasSubstr("train loss     0.50000\n"));
+  }
+}
+
+TEST(Summary, FiguresOfAFinishedJobAreItsSummarys) {
+  v1::JobStatus status = Succeeded();
+  status.mutable_progress()->set_samples_per_second(1);
+  status.mutable_progress()->set_loss(9);
+  EXPECT_EQ(FiguresOf(status).samples_per_second, 2000);
+  EXPECT_EQ(FiguresOf(status).train_loss, 0.5);
+  EXPECT_EQ(FiguresOf(status).steps, 10u);
 }
 
 TEST(Summary, LossesKeepAllTheirDigits) {

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/rpc.h"
 #include "coordinator/coordinator.h"
+#include "sparrow/v1/parameter_server.grpc.pb.h"
 #include "tests/coordinator/plane_fixture.h"
 #include "tests/support/temporary_directory.h"
 
@@ -273,6 +274,23 @@ TEST(Link, NobodyAtTheAddressIsUnavailableAndNamed) {
   EXPECT_TRUE(absl::IsUnavailable(listed) || absl::IsDeadlineExceeded(listed)) << listed;
   EXPECT_THAT(std::string(listed.message()), HasSubstr("127.0.0.1:1"));
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+// As a server's address would be, or any other service's, given for --coordinator.
+TEST(Link, AnotherServiceAtTheAddressIsNamedAsNoCoordinator) {
+  v1::ParameterServer::CallbackService service;
+  auto other = StartGrpcServer("127.0.0.1:0", {&service});
+  ASSERT_TRUE(other.ok()) << other.status();
+  const auto link = *CoordinatorLink::Connect(other->address, kSoon);
+  const absl::Time start = absl::Now();
+  for (const absl::Status& status :
+       {link->ListJobs().status(), link->Register(Registration(v1::SERVER, "a:1")).status(),
+        link->WatchJob("job-1", [](const v1::JobStatus&) { return true; })}) {
+    EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith(other->address + " is not a coordinator: a gRPC"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("; give the address that sparrow-coordinator printed"));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5)) << "nothing is tried again";
 }
 
 TEST(Link, ARestartedCoordinatorIsFoundAgain) {

@@ -1,4 +1,3 @@
-#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <csignal>
@@ -216,54 +215,6 @@ TEST(TieredTable, AFullDiskIsAnErrorThatNamesTheDirectoryAndNoRowIsLost) {
   EXPECT_LE(home.budget().used(), (256 << 10) * 103 / 100);
   setrlimit(RLIMIT_FSIZE, &old_limit);
   std::signal(SIGXFSZ, old_handler);
-}
-
-// A real one: a file system in memory. Needs the right to mount.
-TEST(TieredTable, OnceADiskThatWasFullHasRoomWorkGoesOn) {
-  TemporaryDirectory directory;
-  const std::string disk = directory.File("disk");
-  std::filesystem::create_directory(disk);
-  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=8m") != 0) GTEST_SKIP() << "may not mount a tmpfs";
-  const absl::Cleanup unmount = [&] { umount2(disk.c_str(), MNT_DETACH); };
-  std::ofstream(disk + "/filler") << std::string(4 << 20, 'x');
-
-  MemoryBudget budget(256 << 10);
-  const auto cold =
-      ColdStore::Create(disk + "/cold", {.block_cache_bytes = 1 << 20, .write_buffer_bytes = 1 << 20}).value();
-  const TableSpec spec = TestSpec("t", 64, SparseOptimizerKind::kAdagrad);
-  const auto table = MakeTieredTable(spec, &budget, cold.get()).value();
-  RowModel model(spec);
-  absl::Status status;
-  Key next = 0;
-  std::vector<float> rows(100 * 64);
-  const auto pull = [&](Key first, PullMode mode) {
-    status = table->Pull(KeysFrom(first, 100), mode, rows);
-    if (!status.ok()) return;
-    ASSERT_EQ(rows, model.Pull(KeysFrom(first, 100), mode)) << first;
-  };
-  for (; next < 40'000 && status.ok(); next += 100) pull(next, PullMode::kCreate);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(testing::HasSubstr("table \"t\""), testing::HasSubstr(disk + "/cold"),
-                             testing::HasSubstr("No space left"), testing::HasSubstr("bytes are free on the disk")));
-  for (Key first = 0; first + 100 < next; first += 100) {
-    pull(first, PullMode::kLook);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-
-  std::filesystem::remove(disk + "/filler");
-  // RocksDB looks every five seconds whether there is room.
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  do {
-    pull(next, PullMode::kCreate);
-    if (!status.ok()) absl::SleepFor(absl::Milliseconds(100));
-  } while (!status.ok() && absl::Now() < deadline);
-  ASSERT_TRUE(status.ok()) << status;
-  for (const Key end = next + 2'000; next < end; next += 100) {
-    pull(next, PullMode::kCreate);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  for (Key first = 0; first < next; first += 100) pull(first, PullMode::kLook);
 }
 
 TEST(TieredTable, ADiskBudgetThatIsUsedUpIsAnErrorAndNoRowIsLost) {

@@ -92,5 +92,24 @@ INSTANTIATE_TEST_SUITE_P(Cluster, EqualLosses,
                                                "Workers", counts.processes ? "AsProcesses" : "InOneProcess");
                          });
 
+// Pulls ahead are pulls of the same rows: with and without them, every loss is the same bits.
+TEST(Prefetch, ChangesNoLoss) {
+  const auto losses = [](const std::string& prefetch, int servers, int workers) {
+    const TrainingRun run = Train({.job = kGolden.job,
+                                   .flags = {"--servers", absl::StrCat(servers), "--workers", absl::StrCat(workers)},
+                                   .sets = {"train.epochs=20", absl::StrCat("train.steps_max=", kSteps),
+                                            "train.loss_every_steps=1", absl::StrCat("train.prefetch=", prefetch)},
+                                   .coordinator = "",
+                                   .data_root = absl::StrCat(SPARROW_SOURCE_DIR, "/", kGolden.data_root)});
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.losses.size(), kSteps);
+    return run.losses;
+  };
+  for (const auto& [servers, workers] : {std::pair(1, 1), std::pair(3, 2)}) {
+    EXPECT_EQ(losses("true", servers, workers), losses("false", servers, workers))
+        << servers << " servers, " << workers << " workers";
+  }
+}
+
 }  // namespace
 }  // namespace sparrow

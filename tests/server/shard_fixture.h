@@ -49,6 +49,7 @@ struct TestJob {
   uint32_t server = 0;
   uint64_t first_step = 0;
   std::string restore_from;
+  bool prefetch = false;
 
   v1::CallContext Context(uint32_t worker = 0) const {
     v1::CallContext context;
@@ -68,6 +69,7 @@ struct TestJob {
     request.set_server(server);
     request.set_first_step(first_step);
     request.set_restore_from(restore_from);
+    request.set_prefetch(prefetch);
     return request;
   }
 
@@ -81,6 +83,7 @@ struct TestJob {
     *request.mutable_context() = Context(worker);
     request.set_step(step);
     request.set_create(create);
+    request.set_parts(1);
     for (const KeysOfTable& entry : tables_keys) {
       v1::TableKeys* table = request.add_tables();
       table->set_table(entry.table);

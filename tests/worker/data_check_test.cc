@@ -203,5 +203,32 @@ TEST(DistinctCounter, IsExactAndThenNear) {
   }
 }
 
+TEST(DataCheck, StringsThatAreNotUtf8AreCountedByColumnAndTheFirstIsShown) {
+  const TempFiles files;
+  files.Write("train", "1\tplain\ta|b\n0\tcaf\xe9\ta\n1\tcaf\xc3\xa9\tx\xff|\xc0\n0\t\xe9\tb\n");
+  const auto report = CheckInput(FromText<v1::Job>(R"(
+    data {
+      train { path: "train" }
+      text {
+        columns { name: "y" label {} }
+        columns { name: "a" categorical { ids: STRING } }
+        columns { name: "b" categorical { ids: STRING separator: "|" } }
+      }
+    }
+    features { name: "a" }
+    features { name: "b" }
+    tables { name: "a" hashed {} }
+    tables { name: "b" hashed {} }
+  )"),
+                                 files.root(), nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->HasProblems()) << "they are legal";
+  const std::string text = FormatReport(*report);
+  EXPECT_THAT(text, testing::HasSubstr("odd: column \"a\": 2 value(s) are not UTF-8"));
+  EXPECT_THAT(text, testing::HasSubstr("the first " + files.Path("train") + ":2: \"caf\\xe9\""));
+  EXPECT_THAT(text, testing::HasSubstr("odd: column \"b\": 2 value(s) are not UTF-8"));
+  EXPECT_THAT(text, testing::HasSubstr("the first " + files.Path("train") + ":3: \"x\\xff\""));
+}
+
 }  // namespace
 }  // namespace sparrow

@@ -8,6 +8,8 @@
 namespace sparrow {
 namespace {
 
+using namespace std::string_literals;
+
 constexpr uint64_t kNone = kMissingId;
 
 // Reads `text` by `data`; the file is "f".
@@ -163,9 +165,9 @@ TEST(Delimited, ALabelledFileReadAsUnlabelledIsToldSo) {
 
 TEST(Delimited, ACommaFileReadAsTabIsToldItsDelimiter) {
   EXPECT_ERROR(ReadCriteo(CriteoLine(8, ',')).status, kInvalidArgument, "/f:1: 1 field, expected 40",
-               "delimiter is tab", "\",\" gives 40", "set delimiter to \",\"");
+               "delimiter is tab", "\",\" gives 40", "set it with --set 'data.criteo.delimiter=,'");
   EXPECT_ERROR(ReadCriteo(CriteoLine(8), R"(delimiter: ",")").status, kInvalidArgument, "delimiter is \",\"",
-               "tab gives 40", "set delimiter to \"\\t\"");
+               "tab gives 40", "--set 'data.criteo.delimiter=\\t'", "in the job as \"\\t\"");
 }
 
 TEST(Delimited, WrongFieldsAreNamedByFileLineAndField) {
@@ -207,6 +209,22 @@ TEST(Delimited, WrongFieldsAreNamedByFileLineAndField) {
   EXPECT_ERROR(ReadCriteo(good + "\n").status, kInvalidArgument, "/f:2: the line is empty", "expected 40 fields");
 }
 
+TEST(Delimited, AZeroByteIsAnErrorWhereverItStandsAndOtherBytesAreLegalInStringIds) {
+  const std::string schema = Schema(Ids("ids: STRING") + "columns { name: \"z\" ignored {} }");
+  const auto with = [&](const std::string& value, const std::string& passed_over) {
+    return Read("1\tok\tz\n0\t" + value + "\t" + passed_over + "\n", schema, {"a"});
+  };
+  const std::string zero("o\0k", 3);
+  EXPECT_ERROR(with(zero, "z").status, kInvalidArgument, "/f:2:2 (a)", "text without zero bytes, found \"o\\x00k\"");
+  EXPECT_ERROR(with("ok", zero).status, kInvalidArgument, "/f:2:3 (z)", "found \"o\\x00k\"");
+  EXPECT_ERROR(with(std::string("\0", 1), "z").status, kInvalidArgument, "/f:2:2 (a)");
+  EXPECT_ERROR(Read("y\ta\tz\0\n1\t2\t3\n"s, Schema(Ids(""), "header: true"), {"a"}).status, kInvalidArgument, "/f:1:3",
+               "the header has a zero byte");
+  const ReadAllResult latin1 = with("caf\xe9", "\xff");
+  ASSERT_TRUE(latin1.status.ok()) << latin1.status;
+  EXPECT_EQ(latin1.Rows()[1], (Row{0, {}, {{HashBytes("caf\xe9")}}, {{}}}));
+}
+
 TEST(Delimited, AHeaderAndItsSettingMustAgree) {
   EXPECT_ERROR(ReadCriteo("label" + CriteoLine(1).substr(1) + "\n").status, kInvalidArgument, "/f:1:1 (label)",
                "found \"label\"", "header: true");
@@ -220,7 +238,7 @@ TEST(Delimited, AHeaderWithoutANamedColumnListsTheColumnsThere) {
   EXPECT_ERROR(Read("y\tb\tc\n1\t2\t3\n", schema, {"a"}).status, kInvalidArgument, "/f:1:", "no column \"a\"",
                "y, b, c");
   EXPECT_ERROR(Read("y,a,c\n1,2,3\n", schema, {"a"}).status, kInvalidArgument, "no column \"y\"", "delimiter is tab",
-               "set delimiter to \",\"");
+               "--set 'data.text.delimiter=,'");
   EXPECT_ERROR(Read("y\ta\ta\n1\t2\t3\n", schema, {"a"}).status, kInvalidArgument, "\"a\" 2 times");
 }
 

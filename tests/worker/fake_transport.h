@@ -40,14 +40,21 @@ class FakeServer {
       --fail_pulls_;
       return absl::UnavailableError("not there yet");
     }
+    if (request.ahead()) ++pulls_ahead_;
     for (const v1::TableKeys& asked : request.tables()) {
       v1::TableRows* rows = response->add_tables();
       const uint32_t dim = dims_[asked.table()];
       rows->set_table(asked.table());
       rows->set_dim(dim);
-      for (const uint64_t key : Keys(asked.keys())) {
-        keys_.insert({asked.table(), key});
-        const std::vector<float>& row = Row(asked.table(), key);
+      const std::vector<uint64_t> keys = Keys(asked.keys());
+      for (uint32_t i = 0; i < keys.size(); ++i) {
+        keys_.insert({asked.table(), keys[i]});
+        std::vector<float> row = Row(asked.table(), keys[i]);
+        // Some of the rows that are asked for ahead have no value yet.
+        if (request.ahead() && keys[i] % 3 == 0) {
+          rows->mutable_pending()->append(reinterpret_cast<const char*>(&i), sizeof(i));
+          std::fill(row.begin(), row.end(), -999.0f);
+        }
         rows->mutable_rows()->append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float));
       }
     }
@@ -114,6 +121,10 @@ class FakeServer {
     const auto expected = parts_expected_.find(step);
     return {received, expected == parts_expected_.end() ? 0 : expected->second};
   }
+  int pulls_ahead() const {
+    absl::MutexLock lock(&mu_);
+    return pulls_ahead_;
+  }
   // Every (table, key) it has been asked about.
   std::set<std::pair<uint32_t, uint64_t>> keys() const {
     absl::MutexLock lock(&mu_);
@@ -147,6 +158,7 @@ class FakeServer {
   std::map<uint64_t, uint32_t> parts_expected_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, uint64_t> samples_ ABSL_GUARDED_BY(mu_);
   int pulls_ ABSL_GUARDED_BY(mu_) = 0;
+  int pulls_ahead_ ABSL_GUARDED_BY(mu_) = 0;
   int pushes_ ABSL_GUARDED_BY(mu_) = 0;
   int fail_pulls_ ABSL_GUARDED_BY(mu_) = 0;
   int drop_acknowledgements_ ABSL_GUARDED_BY(mu_) = 0;

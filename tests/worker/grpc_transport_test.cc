@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/rpc.h"
+#include "embedding/row_codec.h"
 #include "server/service.h"
 #include "tests/server/shard_fixture.h"
 #include "worker/ps_client.h"
@@ -44,7 +45,8 @@ struct ListeningShard {
 
 class GrpcCluster {
  public:
-  GrpcCluster(uint32_t servers, std::vector<v1::TableConfig> tables, uint64_t chunk_bytes) {
+  GrpcCluster(uint32_t servers, std::vector<v1::TableConfig> tables, uint64_t chunk_bytes,
+              RowType type = RowType::kFloat32) {
     job_.tables = std::move(tables);
     job_.shards = ShardAssignment::RowWise(servers);
     std::vector<PsServer> ends;
@@ -58,6 +60,7 @@ class GrpcCluster {
     options.context = job_.Context();
     for (const v1::TableConfig& table : job_.tables) options.dims.push_back(table.dim());
     options.unavailable_timeout = absl::Seconds(1);
+    options.pull_type = options.push_type = type;
     options.pull_chunk_bytes = chunk_bytes;
     options.push_chunk_bytes = chunk_bytes;
     client_ = std::make_unique<PsClient>(options, job_.shards, std::move(ends));
@@ -71,20 +74,22 @@ class GrpcCluster {
   absl::Status Pull(uint64_t step, const std::vector<Key>& keys, std::vector<float>* rows) {
     const std::vector<std::span<const Key>> views = {keys};
     KeyPartition partition;
-    client_->Partition(views, &partition);
+    client_->Partition(views, /*before=*/nullptr, &partition);
     rows->assign(keys.size() * job_.tables[0].dim(), -1.0f);
     const std::vector<std::span<float>> out = {*rows};
     PsPull pull(client_.get());
     pull.Start({.step = step, .create = true}, &partition, out);
     return pull.Finish();
   }
-  absl::Status Push(uint64_t step, const std::vector<Key>& keys, const std::vector<float>& gradients) {
+  absl::Status Push(uint64_t step, const std::vector<Key>& keys, const std::vector<float>& gradients,
+                    uint64_t* saturated = nullptr) {
     const std::vector<std::span<const Key>> views = {keys};
     KeyPartition partition;
-    client_->Partition(views, &partition);
+    client_->Partition(views, /*before=*/nullptr, &partition);
     const std::vector<std::span<const float>> in = {gradients};
     PsPush push(client_.get());
     push.Start({.step = step, .samples = 2}, partition, in);
+    if (saturated != nullptr) *saturated = push.saturated();
     return push.Finish();
   }
 
@@ -120,6 +125,41 @@ TEST_P(LargeBatch, TravelsInChunksBothWays) {
 
 // By default, and at the most that is allowed.
 INSTANTIATE_TEST_SUITE_P(Chunks, LargeBatch, ::testing::Values(PsClientOptions().push_chunk_bytes, kChunkBytesMax));
+
+// https://github.com/meta-pytorch/torchrec/issues/3187
+TEST(GrpcTransport, RowsAndGradientsOfEachTypeAreThoseOfThatTypeAndWhatIsTooLargeIsCounted) {
+  const std::vector<Key> keys = {4, 9, 16, 25};
+  std::vector<float> gradients(keys.size() * 3, 0.25f);
+  gradients[4] = 1e5;
+  std::vector<float> start;
+  for (const RowType type : {RowType::kFloat32, RowType::kBfloat16, RowType::kFloat16, RowType::kInt8}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    GrpcCluster cluster(1, {SgdTable("user", 3)}, 100, type);
+    const auto rounded = [type](const std::vector<float>& rows) {
+      std::string bytes(rows.size() / 3 * RowWireBytes(type, 3), '\0');
+      uint64_t saturated = 0;
+      EncodeRowsCpu(type, rows, 3, bytes.data(), &saturated);
+      std::vector<float> result(rows.size());
+      DecodeRowsCpu(type, bytes.data(), rows.size() / 3, 3, result);
+      return result;
+    };
+    std::vector<float> rows;
+    const absl::Status pulled = cluster.Pull(0, keys, &rows);
+    ASSERT_TRUE(pulled.ok()) << pulled;
+    if (type == RowType::kFloat32) start = rows;
+    EXPECT_EQ(rows, rounded(start));
+    uint64_t saturated = 0;
+    const absl::Status pushed = cluster.Push(0, keys, gradients, &saturated);
+    ASSERT_TRUE(pushed.ok()) << pushed;
+    EXPECT_EQ(saturated, type == RowType::kFloat16 ? 1u : 0u);
+    ASSERT_TRUE(cluster.Pull(1, keys, &rows).ok());
+    const std::vector<float> sent = rounded(gradients);
+    std::vector<float> expected = start;
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] -= 0.5f * sent[i] / 2;
+    expected = rounded(expected);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_FLOAT_EQ(rows[i], expected[i]) << i;
+  }
+}
 
 // https://github.com/PaddlePaddle/Paddle/issues/18575
 TEST(GrpcTransport, AnAddressWhereNobodyListensIsNamedAfterTheConnectTimeout) {

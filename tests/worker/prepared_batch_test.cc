@@ -47,10 +47,10 @@ class PreparedBatchTest : public ::testing::Test {
   }
   absl::Status Prepare(Batch batch) {
     prepared_.batch = std::move(batch);
-    return PrepareBatch(layout_, *client_, &prepared_);
+    return PrepareBatch(layout_, *client_, /*before=*/nullptr, &prepared_);
   }
   BatchModel::Result Step() {
-    for (const std::span<float> rows : batch_model_->Rows(prepared_)) std::fill(rows.begin(), rows.end(), 0.5f);
+    for (const std::span<float> rows : prepared_.rows) std::fill(rows.begin(), rows.end(), 0.5f);
     return batch_model_->ForwardBackward(prepared_);
   }
 

@@ -47,10 +47,11 @@ class Cluster {
   PsClient* client() { return client_.get(); }
   FakeServer* server(uint32_t s) { return servers_[s].get(); }
 
-  KeyPartition Partition(const std::vector<std::vector<Key>>& keys) {
+  // `before` has the keys that are late; null: all are.
+  KeyPartition Partition(const std::vector<std::vector<Key>>& keys, const KeyFilter* before = nullptr) {
     std::vector<std::span<const Key>> views(keys.begin(), keys.end());
     KeyPartition partition;
-    client_->Partition(views, &partition);
+    client_->Partition(views, before, &partition);
     return partition;
   }
 
@@ -230,6 +231,32 @@ TEST(PsClient, MessagesAreReusedByLaterStepsOfOtherShapes) {
     for (size_t i = 0; i < keys[1].size(); ++i) {
       ASSERT_EQ(second[i * 2], FakeServer::InitialValue(1, partition.keys(1)[i], 0));
     }
+  }
+}
+
+TEST(PsClient, RowsThatArePendingAreAskedForAgainAndAllArriveInTheirPlace) {
+  std::mt19937_64 random(kSeed);
+  Cluster cluster(2, {3, 2}, 512);
+  PsPull pull(cluster.client());
+  for (const size_t n : {300, 0, 40}) {
+    const std::vector<std::vector<Key>> keys = {RandomKeys(n, &random), RandomKeys(50, &random)};
+    KeyFilter before(keys[0].size());
+    before.Add(0, std::span(keys[0]).first(keys[0].size() / 4));
+    const KeyPartition partition = cluster.Partition(keys, &before);
+    std::vector<float> first(keys[0].size() * 3), second(keys[1].size() * 2);
+    const std::vector<std::span<float>> rows = {first, second};
+    pull.Start({.create = true, .ahead = true}, &partition, rows);
+    ASSERT_TRUE(pull.Finish().ok());
+    for (size_t i = 0; i < keys[0].size(); ++i) {
+      ASSERT_EQ(first[i * 3 + 2], FakeServer::InitialValue(0, partition.keys(0)[i], 2)) << i;
+    }
+    for (size_t i = 0; i < keys[1].size(); ++i) {
+      ASSERT_EQ(second[i * 2 + 1], FakeServer::InitialValue(1, partition.keys(1)[i], 1)) << i;
+    }
+  }
+  for (uint32_t s = 0; s < 2; ++s) {
+    EXPECT_GT(cluster.server(s)->pulls_ahead(), 3) << "early keys are pulled ahead";
+    EXPECT_GT(cluster.server(s)->pulls(), cluster.server(s)->pulls_ahead());
   }
 }
 

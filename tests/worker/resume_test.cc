@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/worker/training_harness.h"
 #include "worker/checkpoint.h"
 
@@ -219,6 +220,49 @@ TEST_F(Resume, ADirectoryWithoutManifestIsNoCheckpointAndThoseInsideAreNamed) {
   EXPECT_THAT(Refusal(checkpoint, SavingJob()), HasSubstr(kManifestName));
   EXPECT_THAT(Refusal("absent", SavingJob()), HasSubstr("no such directory"));
   EXPECT_THAT(Refusal("/etc", SavingJob()), HasSubstr("outside"));
+}
+
+TEST_F(Resume, ACheckpointThatIsNotThereIsAnsweredWithThoseThatAre) {
+  EXPECT_THAT(Refusal("absent", SavingJob()), HasSubstr(harness_.checkpoint_root() + " holds no checkpoint"));
+  Save(2);
+  EXPECT_THAT(Refusal("absent", SavingJob()), HasSubstr(harness_.checkpoint_root() + " holds clicks-job-1/step-2"));
+}
+
+TEST_F(Resume, ACheckpointOutsideTheRootIsAnsweredWithTheRootThatWouldDo) {
+  const std::string checkpoint = Save(2);
+  TemporaryDirectory other;
+  const absl::Status outside = OpenCheckpoint(other.path(), checkpoint).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(outside));
+  EXPECT_THAT(std::string(outside.message()),
+              HasSubstr("; start with --checkpoint-root " + harness_.checkpoint_root() + " to use it"));
+  std::filesystem::create_directory_symlink(checkpoint, other.File("link"));
+  EXPECT_THAT(std::string(OpenCheckpoint(other.path(), "link").status().message()),
+              HasSubstr(other.File("link") + " is a link to " + checkpoint));
+}
+
+TEST_F(Resume, AnAbsolutePathIsTakenAsItStands) {
+  const std::string checkpoint = Save(2);
+  EXPECT_TRUE(std::filesystem::path(checkpoint).is_absolute());
+  EXPECT_TRUE(OpenCheckpoint(harness_.checkpoint_root(), checkpoint).ok());
+  EXPECT_TRUE(OpenCheckpointAt(checkpoint).ok());
+  EXPECT_TRUE(OpenCheckpointAt(checkpoint + "/").ok());
+  const absl::Status absent = OpenCheckpointAt("absent").status();
+  EXPECT_THAT(std::string(absent.message()), HasSubstr("absent was looked up from the current directory"));
+}
+
+TEST_F(Resume, AManifestOfGarbageIsOneLineThatNamesThePlaceAndProtobufIsSilent) {
+  const std::string checkpoint = Save(2);
+  const std::string path = checkpoint + "/" + kManifestName;
+  for (const std::string garbage : {"format: 1\n)(garbage", "\x01\xff\x02", "format: one", "colour: \"red\""}) {
+    std::ofstream(path, std::ios::binary) << garbage;
+    testing::internal::CaptureStderr();
+    const absl::Status status = OpenCheckpoint(harness_.checkpoint_root(), checkpoint).status();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith(path + ":"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("use another checkpoint"));
+    EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("\n")));
+  }
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 namespace sparrow {
 namespace {
 
+using namespace std::string_literals;
+
 ReadAllResult Read(const std::string& text, const std::vector<std::string>& features,
                    const std::string& settings = "label_slot: \"1\"", std::vector<uint64_t> bounded_rows = {}) {
   const TempFiles files;
@@ -46,6 +48,11 @@ TEST(SlotText, RowsThatDoNotFitAreNamedByFileLineAndToken) {
   EXPECT_ERROR(Read(good + "2:1 7:a\n", {"a"}).status, kInvalidArgument, "/f:2:1", "label 0 or 1");
   EXPECT_ERROR(Read(good + "0:1 7:a 10:a\n", {"a"}, "label_slot: \"1\"", {10}).status, kInvalidArgument, "/f:2:3",
                "id 10 ", "\"a\"", "10 rows");
+}
+
+TEST(SlotText, AZeroByteIsAnErrorInAnySlot) {
+  EXPECT_ERROR(Read("0:1 7:a 5:un\0read\n"s, {"a"}).status, kInvalidArgument, "/f:1:3", "text without zero bytes",
+               "un\\x00read");
 }
 
 TEST(SlotText, UnlabelledRowsAreReadWhenTheSourceSaysSo) {

@@ -199,6 +199,27 @@ TEST_F(Trainer, AMissingTestFileIsFoundBeforeTraining) {
   EXPECT_TRUE(result.recorder.losses.empty());
 }
 
+TEST_F(Trainer, WhatItReadsIsToldBeforeTheFirstStepSoThatAFailedJobCanNameIt) {
+  WriteData(320, 100);
+  std::ofstream(harness_.data_root() + "/train.tsv", std::ios::app) << "no such row\n";
+  const auto result = harness_.Train(ClickJob(), {.workers = 2, .servers = 3});
+  EXPECT_FALSE(result.status().ok());
+  EXPECT_THAT(
+      std::vector<std::string>(result.recorder.opened.sources().begin(), result.recorder.opened.sources().end()),
+      testing::ElementsAre(harness_.data_root() + "/train.tsv", harness_.data_root() + "/test.tsv"));
+  EXPECT_EQ(result.recorder.opened.workers(), 2u);
+  EXPECT_EQ(result.recorder.opened.servers(), 3u);
+}
+
+TEST_F(Trainer, TheFiguresOfAnEvaluationAreServedOnlyOnceTheyWereMeasured) {
+  WriteData(320, 100);
+  EXPECT_THAT(harness_.metrics().Text(), testing::Not(HasSubstr("sparrow_worker_eval_auc")));
+  EXPECT_THAT(harness_.metrics().Text(), testing::Not(HasSubstr("sparrow_worker_eval_logloss")));
+  ASSERT_TRUE(harness_.Train(ClickJob(), {}).status().ok());
+  EXPECT_THAT(harness_.metrics().Text(), HasSubstr("\nsparrow_worker_eval_auc 0."));
+  EXPECT_THAT(harness_.metrics().Text(), HasSubstr("# HELP sparrow_worker_eval_auc AUC of the last evaluation"));
+}
+
 TEST_F(Trainer, MetricsCountWhatWasDone) {
   WriteData(320, 100);
   const WorkerMetrics& metrics = harness_.worker_metrics();
@@ -211,7 +232,7 @@ TEST_F(Trainer, MetricsCountWhatWasDone) {
   EXPECT_GT(metrics.rows_pulled.Value(), metrics.rows_pushed.Value());  // Evaluation pulls too.
   EXPECT_EQ(metrics.push_bytes.Value(), metrics.rows_pushed.Value() * (8 + 4 * 4));
   EXPECT_EQ(metrics.pull_bytes.Value(), metrics.rows_pulled.Value() * (8 + 4 * 4));
-  EXPECT_GT(metrics.eval_logloss.Value(), 0);
+  EXPECT_THAT(harness_.metrics().Text(), HasSubstr("\nsparrow_worker_eval_logloss 0."));
   EXPECT_GT(metrics.input_bytes.Value(), 0);
   for (const Histogram& part : metrics.step_seconds) EXPECT_EQ(part.Count(), 10u);
   EXPECT_EQ(metrics.checkpoint_seconds.Count(), 0u);

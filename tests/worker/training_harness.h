@@ -27,6 +27,7 @@ class Recorder final : public TrainObserver {
   // Called after every step, on the training thread.
   std::function<void(const v1::Progress&)> on_progress;
 
+  void OnOpened(const v1::Summary& summary) override { opened = summary; }
   void OnProgress(const v1::Progress& progress) override {
     if (on_progress) on_progress(progress);
     last_progress = progress;
@@ -34,6 +35,7 @@ class Recorder final : public TrainObserver {
   void OnLoss(const v1::LossPoint& point) override { losses.push_back(point); }
   void OnEval(const v1::EvalResult& result) override { evals.push_back(result); }
 
+  v1::Summary opened;
   v1::Progress last_progress;
   std::vector<v1::LossPoint> losses;
   std::vector<v1::EvalResult> evals;

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "absl/time/clock.h"
+#include "base/file.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
 
@@ -52,6 +53,26 @@ TEST(WorkerProgram, WrongFlagsAreNamed) {
   const RunResult missing = RunProgram({ProgramPath("sparrow-worker")});
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.err, HasSubstr("--coordinator is required"));
+}
+
+TEST(WorkerProgram, ARootThatIsNoDirectoryIsRefusedBeforeItJoins) {
+  TemporaryDirectory directory;
+  ASSERT_TRUE(WriteFileAtomically(directory.File("file"), "x").ok());
+  const struct {
+    std::string flag, path, says;
+  } cases[] = {{"--data-root", directory.File("nope"), "no such directory"},
+               {"--data-root", directory.File("file"), "is a file"},
+               {"--checkpoint-root", directory.File("file"), "is a file"},
+               {"--checkpoint-root", directory.File("file") + "/below", directory.File("file") + " is a file"}};
+  for (const auto& each : cases) {
+    // Nobody listens there: that would be the error if it went on to join.
+    const RunResult run =
+        RunProgram({ProgramPath("sparrow-worker"), "--coordinator", "127.0.0.1:1", each.flag, each.path});
+    EXPECT_EQ(run.status, 1);
+    EXPECT_THAT(run.err, HasSubstr(each.flag + " " + each.path + ": "));
+    EXPECT_THAT(run.err, HasSubstr(each.says));
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
 }
 
 class JoinedWorker : public ::testing::TestWithParam<int> {};

@@ -1,0 +1,24 @@
+#include "server/step_pulls.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace sparrow {
+
+absl::Status StepPulls::Note(uint32_t worker, uint32_t part, uint32_t parts, uint64_t keys) {
+  Worker& of = workers_[worker];
+  if (of.seen.empty()) {
+    of.seen.resize(parts);
+    of.missing = parts;
+  }
+  if (of.seen.size() != parts) {
+    return absl::InvalidArgumentError(absl::StrCat("pull of worker ", worker, " for step ", step_, ": part ", part,
+                                                   " of ", parts, ", but an earlier one was of ", of.seen.size()));
+  }
+  if (of.seen[part]) return absl::OkStatus();
+  of.seen[part] = true;
+  keys_ += keys;
+  if (--of.missing == 0) --incomplete_workers_;
+  return absl::OkStatus();
+}
+
+}  // namespace sparrow
