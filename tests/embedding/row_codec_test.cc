@@ -87,7 +87,7 @@ std::string Encode(RowType type, const std::vector<float>& rows, uint32_t dim, u
 // Bits, so that NaNs compare.
 std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
   std::vector<uint32_t> bits(values.size());
-  std::memcpy(bits.data(), values.data(), 4 * values.size());
+  if (!values.empty()) std::memcpy(bits.data(), values.data(), 4 * values.size());
   return bits;
 }
 
