@@ -149,21 +149,37 @@ class RocksTable final : public ColdTable {
       std::fill(found.begin(), found.end(), uint8_t{0});
       return absl::OkStatus();
     }
-    std::vector<RocksKey> rocks_keys(keys.size());
-    std::vector<rocksdb::Slice> slices(keys.size());
-    for (size_t i = 0; i < keys.size(); ++i) {
-      rocks_keys[i] = MakeRocksKey(BucketOf(keys[i]), keys[i]);
-      slices[i] = AsSlice(rocks_keys[i]);
-    }
-    std::vector<rocksdb::PinnableSlice> values(keys.size());
-    std::vector<rocksdb::Status> statuses(keys.size());
-    store_->db()->MultiGet(PointReadOptions(), family(), keys.size(), slices.data(), values.data(), statuses.data());
-    for (size_t i = 0; i < keys.size(); ++i) {
-      found[i] = statuses[i].ok() ? 1 : 0;
-      if (statuses[i].IsNotFound()) continue;
-      RETURN_IF_ERROR(FromRocks(statuses[i], absl::StrCat("read key ", keys[i]), store_->directory()));
-      RETURN_IF_ERROR(CheckSize(keys[i], values[i]));
-      std::memcpy(records.data() + i * record_bytes_, values[i].data(), record_bytes_);
+    // In the order of the files, and so few at a time that the blocks they lie in, which stay in memory until they are
+    // copied from, are few too.
+    struct Wanted {
+      RocksKey rocks_key;
+      uint32_t position;
+    };
+    std::vector<Wanted> wanted(keys.size());
+    for (uint32_t i = 0; i < keys.size(); ++i) wanted[i] = {MakeRocksKey(BucketOf(keys[i]), keys[i]), i};
+    std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) {
+      return std::memcmp(a.rocks_key.data(), b.rocks_key.data(), kKeyBytes) < 0;
+    });
+    constexpr size_t kAtOnce = 256;
+    std::array<rocksdb::Slice, kAtOnce> slices;
+    std::array<rocksdb::PinnableSlice, kAtOnce> values;
+    std::array<rocksdb::Status, kAtOnce> statuses;
+    const rocksdb::ReadOptions options = PointReadOptions();
+    for (size_t begin = 0; begin < wanted.size(); begin += kAtOnce) {
+      const std::span<const Wanted> some =
+          std::span<const Wanted>(wanted).subspan(begin).first(std::min(kAtOnce, wanted.size() - begin));
+      for (size_t i = 0; i < some.size(); ++i) slices[i] = AsSlice(some[i].rocks_key);
+      store_->db()->MultiGet(options, family(), some.size(), slices.data(), values.data(), statuses.data(),
+                             /*sorted_input=*/true);
+      for (size_t i = 0; i < some.size(); ++i) {
+        const uint32_t position = some[i].position;
+        found[position] = statuses[i].ok() ? 1 : 0;
+        if (statuses[i].IsNotFound()) continue;
+        RETURN_IF_ERROR(FromRocks(statuses[i], absl::StrCat("read key ", keys[position]), store_->directory()));
+        RETURN_IF_ERROR(CheckSize(keys[position], values[i]));
+        std::memcpy(records.data() + position * record_bytes_, values[i].data(), record_bytes_);
+        values[i].Reset();
+      }
     }
     return absl::OkStatus();
   }
