@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "embedding/memory_budget.h"
@@ -127,6 +128,20 @@ class RowLedger {
   std::atomic<uint64_t> evicted_ttl_{0};
   std::atomic<uint64_t> evicted_capacity_{0};
 };
+
+// A batch of gradients: update(keys, gradient_of) for those keys that may have a row; `ledger` null: for all.
+// gradient_of(i) is the gradient of keys[i].
+template <typename Update>
+absl::Status UpdateAdmitted(RowLedger* ledger, std::span<const Key> keys /*[n]*/,
+                            std::span<const float> gradients /*[n, dim]*/, uint32_t dim, uint64_t step, Update update) {
+  const auto gradient = [&](size_t i) { return gradients.data() + i * dim; };
+  if (ledger == nullptr) return update(keys, gradient);
+  const std::vector<uint32_t> admitted = ledger->Admit(keys, step);
+  if (admitted.size() == keys.size()) return update(keys, gradient);
+  std::vector<Key> some;
+  for (const uint32_t position : admitted) some.push_back(keys[position]);
+  return update(std::span<const Key>(some), [&](size_t i) { return gradient(admitted[i]); });
+}
 
 }  // namespace sparrow
 

@@ -88,13 +88,9 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     CHECK_EQ(gradients.size(), keys.size() * dim());
     RETURN_IF_ERROR(CheckKeys(spec(), keys));
     RETURN_IF_ERROR(CheckGradients(spec(), keys, gradients, options.gradient_scale));
-    const auto gradient = [&](size_t i) { return gradients.data() + i * dim(); };
-    if (ledger_ == nullptr) return Update(keys, options, gradient);
-    const std::vector<uint32_t> admitted = ledger_->Admit(keys, options.step);
-    if (admitted.size() == keys.size()) return Update(keys, options, gradient);
-    std::vector<Key> some;
-    for (const uint32_t position : admitted) some.push_back(keys[position]);
-    return Update(some, options, [&](size_t i) { return gradient(admitted[i]); });
+    return UpdateAdmitted(
+        ledger_.get(), keys, gradients, dim(), options.step,
+        [&](std::span<const Key> admitted, auto gradient) { return Update(admitted, options, gradient); });
   }
 
   absl::Status EndStep(uint64_t step) override {

@@ -1,6 +1,5 @@
 #include "server/checkpoint_files.h"
 
-#include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
 #include <sys/stat.h>
 
@@ -16,6 +15,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
+#include "proto/first_text_error.h"
 #include "server/row_file.h"
 #include "sparrow/v1/checkpoint.pb.h"
 
@@ -86,17 +86,6 @@ absl::Status InParallel(size_t n, absl::FunctionRef<absl::Status(size_t i)> work
   return absl::OkStatus();
 }
 
-class FirstError final : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
-    if (text_.empty()) text_ = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
 absl::StatusOr<v1::Manifest> ReadManifest(const std::string& checkpoint) {
   const std::string path = checkpoint + "/MANIFEST.textproto";
   absl::StatusOr<std::string> text = ReadFile(path);
@@ -107,10 +96,11 @@ absl::StatusOr<v1::Manifest> ReadManifest(const std::string& checkpoint) {
   RETURN_IF_ERROR(text.status());
   v1::Manifest manifest;
   google::protobuf::TextFormat::Parser parser;
-  FirstError error;
+  FirstTextError error;
   parser.RecordErrorsTo(&error);
   if (!parser.ParseFromString(*text, &manifest)) {
-    return absl::DataLossError(absl::StrCat(path, ": ", error.text(), "; the manifest is damaged"));
+    return absl::DataLossError(absl::StrCat(path, ": line ", error.line() + 1, ", column ", error.column() + 1, ": ",
+                                            error.message(), "; the manifest is damaged"));
   }
   if (manifest.format() != 1) {
     return absl::InvalidArgumentError(

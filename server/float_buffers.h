@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/room.h"
 
 namespace sparrow {
 
@@ -26,10 +27,7 @@ class FloatBuffers {
       }
     }
     if (buffer == nullptr) buffer = std::make_unique<std::vector<float>>();
-    if (buffer->size() < n) {
-      buffer->clear();  // Nothing to copy when it moves.
-      buffer->resize(n);
-    }
+    Room(buffer.get(), n);
     return buffer;
   }
   void Return(std::unique_ptr<std::vector<float>> buffer) {

@@ -8,20 +8,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/parallel.h"
+#include "base/room.h"
 #include "dense/bce_loss.h"
 #include "embedding/bag.h"
 
 namespace sparrow {
 namespace {
-
-// The first n elements of a buffer that only ever grows; what they hold is unspecified.
-std::span<float> Room(std::vector<float>* buffer, size_t n) {
-  if (buffer->size() < n) {
-    buffer->clear();  // Nothing to copy when it moves.
-    buffer->resize(n);
-  }
-  return {buffer->data(), n};
-}
 
 // Calls body(i) for each i in [0, n). Where there are enough of them, threads take whole items, each the next one that
 // is free, since items differ much in size; otherwise each item uses all threads itself.

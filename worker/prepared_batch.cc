@@ -3,6 +3,7 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "base/room.h"
 #include "base/status_macros.h"
 
 namespace sparrow {
@@ -43,13 +44,7 @@ absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, const
   prepared->row_buffers.resize(layout.tables.size());
   prepared->rows.resize(layout.tables.size());
   for (size_t t = 0; t < layout.tables.size(); ++t) {
-    const size_t floats = keys[t].size() * layout.tables[t].dim;
-    std::vector<float>& buffer = prepared->row_buffers[t];
-    if (buffer.size() < floats) {
-      buffer.clear();  // Nothing to copy when it moves.
-      buffer.resize(floats);
-    }
-    prepared->rows[t] = {buffer.data(), floats};
+    prepared->rows[t] = Room(&prepared->row_buffers[t], keys[t].size() * layout.tables[t].dim);
   }
   for (uint32_t f = 0; f < layout.features.size(); ++f) {
     const std::span<const uint32_t> position = prepared->partition.position(layout.features[f].table);

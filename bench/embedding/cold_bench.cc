@@ -32,6 +32,7 @@
 #include "base/check.h"
 #include "embedding/rocks_options.h"
 #include "embedding/table.h"
+#include "tests/support/temporary_directory.h"
 
 namespace sparrow {
 namespace {
@@ -49,18 +50,6 @@ TableSpec Spec() {
           .initializer = {InitializerKind::kUniform, 0.01},
           .seed = 5};
 }
-
-class ScratchDirectory {
- public:
-  ScratchDirectory() : path_((std::filesystem::temp_directory_path() / "sparrow-bench-XXXXXX").string()) {
-    CHECK(mkdtemp(path_.data()) != nullptr);
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Ranks by Zipf's law, from `first` on; each rank's key is anywhere.
 class ZipfKeys {
@@ -152,7 +141,7 @@ class ColdRows {
   }
 
   const uint64_t rows_;
-  ScratchDirectory directory_;
+  TemporaryDirectory directory_;
   MemoryBudget budget_;
   const std::shared_ptr<RocksShare> share_;
   const std::unique_ptr<ColdStore> cold_;
@@ -224,7 +213,7 @@ void Stress(benchmark::State& state) {
   const uint64_t rows = 10 * budget_bytes / Spec().Layout().slot_bytes();
   constexpr int kThreads = 2;
   for (auto _ : state) {
-    ScratchDirectory directory;
+    TemporaryDirectory directory;
     // What the benchmark itself needs is there before.
     std::vector<ZipfKeys> zipf_of_thread;
     for (int t = 0; t < kThreads; ++t) zipf_of_thread.emplace_back(rows, 0, 100 + t);

@@ -91,7 +91,7 @@ double GatherRowsPerSecond(const Setup& setup, int64_t milliseconds, const Plane
   std::vector<std::vector<char>> into(static_cast<size_t>(setup.workers),
                                       std::vector<char>(static_cast<size_t>(setup.keys) * row_bytes));
   const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
-    const std::vector<Key>& keys = plane.keys(i + worker * 7);
+    const std::span<const Key> keys = plane.partition(i + worker * 7).keys(0);
     char* out = into[worker].data();
     for (size_t k = 0; k < keys.size(); ++k, out += row_bytes) {
       if (k + kAhead < keys.size()) {

@@ -6,9 +6,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "client/direct_transport.h"
+#include "embedding/row_codec.h"
 #include "embedding/table_config.h"
 #include "server/service.h"
 
@@ -210,7 +212,6 @@ void Plane::Fill(const Setup& setup) {
     }
     const std::vector<std::span<const Key>> views = {keys};
     clients_[0]->Partition(views, /*before=*/nullptr, &partitions_[batch]);
-    batches_.push_back(std::move(keys));
   }
 }
 
@@ -239,6 +240,40 @@ Times Repeat(int64_t workers, int64_t milliseconds, const std::function<void(siz
     times[0].all = std::max(times[0].all, times[worker].all);
   }
   return std::move(times[0]);
+}
+
+uint64_t Checksum(std::span<const Key> keys, std::span<const float> rows, uint32_t dim) {
+  uint64_t sum = 0;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    for (uint32_t d = 0; d < dim; ++d) {
+      sum += Mix64(Mix64(keys[k]) + d + (uint64_t{row_type::Bits(rows[k * dim + d])} << 16));
+    }
+  }
+  return sum;
+}
+
+Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane, Times times, uint64_t checksum,
+                      const CallBytes& bytes) {
+  Measurement result = {.name = setup.name,
+                        .transport = setup.transport,
+                        .wire = setup.wire,
+                        .keys = static_cast<uint64_t>(setup.keys),
+                        .dim = static_cast<uint64_t>(setup.dim),
+                        .servers = static_cast<uint64_t>(setup.servers),
+                        .workers = static_cast<uint64_t>(setup.workers)};
+  result.rows_per_second = static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
+  result.p50_ms = 1e3 * Percentile(times.each, 0.5);
+  result.p99_ms = 1e3 * Percentile(times.each, 0.99);
+  result.checksum = absl::StrFormat("%016x", checksum);
+  if (setup.transport == "direct") {
+    result.bound = "prefetched gather";
+    result.bound_rows_per_second = GatherRowsPerSecond(setup, flags.milliseconds, plane);
+  } else {
+    result.bound = "echo of the same bytes";
+    result.bound_rows_per_second =
+        EchoRowsPerSecond(setup, flags.milliseconds, bytes.calls, bytes.request_bytes, bytes.answer_bytes);
+  }
+  return result;
 }
 
 }  // namespace sparrow::bench

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,6 @@ class Plane {
 
   PsClient* client(size_t worker) { return clients_[worker].get(); }
   // Unique keys, uniform over the table.
-  const std::vector<Key>& keys(size_t batch) const { return batches_[batch % kBatches]; }
   const KeyPartition& partition(size_t batch) const { return partitions_[batch % kBatches]; }
 
  private:
@@ -75,7 +75,6 @@ class Plane {
   Metrics metrics_;
   std::vector<Listening> servers_;
   std::vector<std::unique_ptr<PsClient>> clients_;
-  std::vector<std::vector<Key>> batches_;
   std::vector<KeyPartition> partitions_;
 };
 
@@ -86,6 +85,19 @@ struct Times {
   double all = 0;
 };
 Times Repeat(int64_t workers, int64_t milliseconds, const std::function<void(size_t worker, size_t i)>& body);
+
+// Of the rows of `keys`: the same in any order of servers.
+uint64_t Checksum(std::span<const Key> keys, std::span<const float> rows /*[keys, dim]*/, uint32_t dim);
+
+// What a batch sends: the calls, and the bytes of each.
+struct CallBytes {
+  uint64_t calls = 0;
+  uint64_t request_bytes = 0;
+  uint64_t answer_bytes = 0;
+};
+// `times` of calls of setup.keys each, beside the bound: an echo of the same bytes, or in process a prefetched gather.
+Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane, Times times, uint64_t checksum,
+                      const CallBytes& bytes);
 
 // Rows a second if nothing is done but to send the same bytes in as many calls over the same gRPC path: requests of
 // `request_bytes` are answered with `answer_bytes` from memory, and are given back as gRPC received them.

@@ -1,8 +1,4 @@
-#include <atomic>
-
-#include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "base/random.h"
 #include "bench/sparrow_bench/commands.h"
 #include "bench/sparrow_bench/plane.h"
 #include "embedding/row_codec.h"
@@ -29,41 +25,18 @@ Measurement Measure(const Setup& setup, const Flags& flags) {
     const absl::Status status = workers[w].pull->Finish();
     CHECK(status.ok()) << status;
   };
-  // Of all sets of keys; rows in any order of servers give the same sum.
-  uint64_t checksum = 0;
+  uint64_t checksum = 0;  // Of all sets of keys.
   for (size_t batch = 0; batch < Plane::kBatches; ++batch) {
     pull(0, batch);
-    const std::span<const Key> keys = plane.partition(batch).keys(0);
-    for (size_t k = 0; k < keys.size(); ++k) {
-      for (uint32_t d = 0; d < dim; ++d) {
-        checksum += Mix64(Mix64(keys[k]) + d + (uint64_t{row_type::Bits(workers[0].room[k * dim + d])} << 16));
-      }
-    }
+    checksum += Checksum(plane.partition(batch).keys(0), workers[0].room, dim);
   }
-  const Times times = Repeat(setup.workers, flags.milliseconds, pull);
-
-  Measurement result = {.name = setup.name,
-                        .transport = setup.transport,
-                        .wire = setup.wire,
-                        .keys = static_cast<uint64_t>(setup.keys),
-                        .dim = dim,
-                        .servers = static_cast<uint64_t>(setup.servers),
-                        .workers = static_cast<uint64_t>(setup.workers)};
-  result.rows_per_second = static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
-  result.p50_ms = 1e3 * Percentile(times.each, 0.5);
-  result.p99_ms = 1e3 * Percentile(times.each, 0.99);
-  result.checksum = absl::StrFormat("%016x", checksum);
-  if (setup.transport == "direct") {
-    result.bound = "prefetched gather";
-    result.bound_rows_per_second = GatherRowsPerSecond(setup, flags.milliseconds, plane);
-  } else {
-    const uint64_t calls = plane.partition(0).pulls().chunks.size();
-    const uint64_t keys = static_cast<uint64_t>(setup.keys);
-    result.bound = "echo of the same bytes";
-    result.bound_rows_per_second = EchoRowsPerSecond(setup, flags.milliseconds, calls, keys * sizeof(Key) / calls,
-                                                     keys * RowWireBytes(WireType(setup.wire), dim) / calls);
-  }
-  return result;
+  Times times = Repeat(setup.workers, flags.milliseconds, pull);
+  const uint64_t calls = plane.partition(0).pulls().chunks.size();
+  const uint64_t keys = static_cast<uint64_t>(setup.keys);
+  return Summarise(setup, flags, plane, std::move(times), checksum,
+                   {.calls = calls,
+                    .request_bytes = keys * sizeof(Key) / calls,
+                    .answer_bytes = keys * RowWireBytes(WireType(setup.wire), dim) / calls});
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "bench/sparrow_bench/commands.h"
@@ -31,37 +30,15 @@ Measurement Measure(const Setup& setup, const Flags& flags) {
     pull.Start({.step = step}, &plane.partition(batch), rows);
     const absl::Status status = pull.Finish();
     CHECK(status.ok()) << status;
-    const std::span<const Key> keys = plane.partition(batch).keys(0);
-    for (size_t k = 0; k < keys.size(); ++k) {
-      for (uint32_t d = 0; d < dim; ++d) {
-        checksum += Mix64(Mix64(keys[k]) + d + (uint64_t{row_type::Bits(room[k * dim + d])} << 16));
-      }
-    }
+    checksum += Checksum(plane.partition(batch).keys(0), room, dim);
   }
-  const Times times = Repeat(1, flags.milliseconds, one);
-
-  Measurement result = {.name = setup.name,
-                        .transport = setup.transport,
-                        .wire = setup.wire,
-                        .keys = static_cast<uint64_t>(setup.keys),
-                        .dim = dim,
-                        .servers = static_cast<uint64_t>(setup.servers),
-                        .workers = 1};
-  result.rows_per_second = static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
-  result.p50_ms = 1e3 * Percentile(times.each, 0.5);
-  result.p99_ms = 1e3 * Percentile(times.each, 0.99);
-  result.checksum = absl::StrFormat("%016x", checksum);
-  if (setup.transport == "direct") {
-    result.bound = "prefetched gather";
-    result.bound_rows_per_second = GatherRowsPerSecond(setup, flags.milliseconds, plane);
-  } else {
-    const uint64_t calls = plane.partition(0).pushes().chunks.size();
-    const uint64_t keys = static_cast<uint64_t>(setup.keys);
-    result.bound = "echo of the same bytes";
-    result.bound_rows_per_second = EchoRowsPerSecond(
-        setup, flags.milliseconds, calls, keys * (sizeof(Key) + RowWireBytes(WireType(setup.wire), dim)) / calls, 1);
-  }
-  return result;
+  Times times = Repeat(1, flags.milliseconds, one);
+  const uint64_t calls = plane.partition(0).pushes().chunks.size();
+  const uint64_t keys = static_cast<uint64_t>(setup.keys);
+  return Summarise(setup, flags, plane, std::move(times), checksum,
+                   {.calls = calls,
+                    .request_bytes = keys * (sizeof(Key) + RowWireBytes(WireType(setup.wire), dim)) / calls,
+                    .answer_bytes = 1});
 }
 
 }  // namespace

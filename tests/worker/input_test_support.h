@@ -39,10 +39,13 @@ class TempFiles {
   const std::string root_ = std::filesystem::canonical(directory_.path()).string();
 };
 
-// `bytes` as one gzip member.
-inline std::string Gzip(absl::string_view bytes) {
+// `bytes` as one gzip member, with `header` unless it is null.
+inline std::string Gzip(absl::string_view bytes, gz_header* header = nullptr) {
   z_stream stream = {};
   EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  if (header != nullptr) {
+    EXPECT_EQ(deflateSetHeader(&stream, header), Z_OK);
+  }
   std::string zipped(deflateBound(&stream, bytes.size()) + 64, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
   stream.avail_in = static_cast<uInt>(bytes.size());

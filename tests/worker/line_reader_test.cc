@@ -100,8 +100,6 @@ TEST(LineReader, GzipMembersInARowAreOneText) {
 
 // A member with every optional part of the header, as long as `extra` makes it.
 std::string GzipWithHeader(absl::string_view bytes, std::vector<unsigned char>* extra) {
-  z_stream stream = {};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
   gz_header header = {};
   unsigned char name[] = "log.tsv";
   unsigned char comment[] = "one day";
@@ -110,16 +108,7 @@ std::string GzipWithHeader(absl::string_view bytes, std::vector<unsigned char>* 
   header.hcrc = 1;
   header.extra = extra->data();
   header.extra_len = static_cast<uInt>(extra->size());
-  EXPECT_EQ(deflateSetHeader(&stream, &header), Z_OK);
-  std::string zipped(bytes.size() + extra->size() + 1024, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(zipped.data());
-  stream.avail_out = static_cast<uInt>(zipped.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  zipped.resize(stream.total_out);
-  deflateEnd(&stream);
-  return zipped;
+  return Gzip(bytes, &header);
 }
 
 TEST(LineReader, GzipMembersAreWholeWhereverTheInputBufferCutsThem) {
