@@ -46,9 +46,13 @@ void BatchPlan::ForEachStripe(absl::FunctionRef<void(uint32_t)> body) const {
   const int64_t stripes = static_cast<int64_t>(missing.size());
   const int64_t keys = static_cast<int64_t>(order_.size());
   const int64_t grain = keys <= kKeysPerThread ? stripes : std::max<int64_t>(1, stripes * kKeysPerThread / keys);
-  ParallelFor(stripes, grain, [&](int64_t first, int64_t last) {
-    for (int64_t s = first; s < last; ++s) {
-      if (begin_[s + 1] > begin_[s]) body(static_cast<uint32_t>(s));
+  // Each calling thread begins somewhere else: two that began together would wait for each other at every stripe.
+  static std::atomic<uint32_t> threads{0};  // Relaxed: only hands out numbers.
+  static thread_local const uint32_t begin = threads.fetch_add(11, std::memory_order_relaxed);
+  ParallelFor(stripes, grain, [&, begin = begin](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const uint32_t s = (begin + static_cast<uint32_t>(i)) & static_cast<uint32_t>(stripes - 1);
+      if (begin_[s + 1] > begin_[s]) body(s);
     }
   });
 }

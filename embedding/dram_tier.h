@@ -103,7 +103,7 @@ class DramTier {
   void Compact();
 
  private:
-  static constexpr size_t kWindow = 32;
+  static constexpr size_t kAhead = 8;
 
   void AddBytes(int64_t bytes);
   static void PrefetchRecord(const char* record, uint64_t bytes) {
@@ -135,29 +135,26 @@ void DramTier::VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t to
     uint32_t missing = 0;
     absl::MutexLock lock(&stripe.mu);
     plan->cold_writes[s] = stripe.cold_writes;
-    const auto prefetch_index = [&](size_t begin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
-      const size_t end = std::min(group.size(), begin + kWindow);
-      for (size_t i = begin; i < end; ++i) stripe.index.Prefetch(RowIndex::Hash(keys[group[i]]));
-    };
-    RowIndex::Entry* found[kWindow];
-    prefetch_index(0);
-    for (size_t begin = 0; begin < group.size(); begin += kWindow) {
-      const size_t n = std::min(kWindow, group.size() - begin);
-      for (size_t i = 0; i < n; ++i) {
-        const Key key = keys[group[begin + i]];
-        found[i] = stripe.index.Find(key, RowIndex::Hash(key));
-        if (found[i] != nullptr) PrefetchRecord(Record(*found[i]), touched_bytes);
+    // Each key goes through three stages, kAhead keys apart: its index entry is fetched, then its record, then it is used.
+    const size_t n = group.size();
+    RowIndex::Entry* found[kAhead];
+    for (size_t i = 0; i < std::min(n, kAhead); ++i) stripe.index.Prefetch(RowIndex::Hash(keys[group[i]]));
+    for (size_t i = 0; i < n + kAhead; ++i) {
+      if (i + kAhead < n) stripe.index.Prefetch(RowIndex::Hash(keys[group[i + kAhead]]));
+      RowIndex::Entry* const ready = found[i % kAhead];  // The one of kAhead keys before, from i = kAhead on.
+      if (i < n) {
+        const Key key = keys[group[i]];
+        found[i % kAhead] = stripe.index.Find(key, RowIndex::Hash(key));
+        if (found[i % kAhead] != nullptr) PrefetchRecord(Record(*found[i % kAhead]), touched_bytes);
       }
-      prefetch_index(begin + kWindow);
-      for (size_t i = 0; i < n; ++i) {
-        const uint32_t position = group[begin + i];
-        if (found[i] == nullptr) {
-          group[missing++] = position;
-          continue;
-        }
-        if ((found[i]->flags & flags) != flags) found[i]->flags |= flags;
-        use(position, Record(*found[i]));
+      if (i < kAhead) continue;
+      const uint32_t position = group[i - kAhead];
+      if (ready == nullptr) {
+        group[missing++] = position;
+        continue;
       }
+      if ((ready->flags & flags) != flags) ready->flags |= flags;
+      use(position, Record(*ready));
     }
     plan->missing[s] = missing;
   });

@@ -5,6 +5,12 @@
 #include "base/check.h"
 
 namespace sparrow {
+namespace {
+
+// What a key and its row take in a message.
+uint64_t KeyBytes(uint32_t dim) { return sizeof(Key) + sizeof(float) * uint64_t{dim}; }
+
+}  // namespace
 
 void KeyPartition::Order(uint32_t table, std::span<const Key> keys, const ShardAssignment& shards,
                          const KeyFilter* before, TableOrder* order) {
@@ -72,9 +78,18 @@ void KeyPartition::CutGroups(std::span<const uint32_t> dims, uint32_t server, ui
         {.server = server, .late = group_end == 2 * server + 2, .piece_begin = piece, .piece_end = piece});
   };
   if (always) open_chunk();
-  uint64_t room = chunk_bytes;
+  // Chunks of about one size: they travel side by side, and the step waits for the last.
+  uint64_t total = 0;
+  uint64_t largest = 0;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const uint64_t key_bytes = sizeof(Key) + sizeof(float) * uint64_t{dims[t]};
+    total += KeyBytes(dims[t]) * (tables_[t].group_begin[group_end] - tables_[t].group_begin[group_begin]);
+    largest = std::max(largest, KeyBytes(dims[t]));
+  }
+  const uint64_t chunks = std::max<uint64_t>(1, (total + chunk_bytes - 1) / chunk_bytes);
+  const uint64_t even = std::min(chunk_bytes, total / chunks + largest);
+  uint64_t room = even;
+  for (uint32_t t = 0; t < tables_.size(); ++t) {
+    const uint64_t key_bytes = KeyBytes(dims[t]);
     uint32_t begin = tables_[t].group_begin[group_begin];
     const uint32_t end = tables_[t].group_begin[group_end];
     while (begin < end) {
@@ -83,7 +98,7 @@ void KeyPartition::CutGroups(std::span<const uint32_t> dims, uint32_t server, ui
       if (fit == 0) {
         if (cut->chunks.back().piece_begin != cut->chunks.back().piece_end) {
           open_chunk();
-          room = chunk_bytes;
+          room = even;
           continue;
         }
         fit = 1;  // A single row larger than the chunk.

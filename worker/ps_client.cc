@@ -45,7 +45,14 @@ uint32_t PendingOf(const std::string& pending, uint64_t i) {
 PsClient::PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers)
     : options_(options), shards_(std::move(shards)), servers_(std::move(servers)) {
   CHECK_EQ(servers_.size(), shards_.servers());
-  for (const uint64_t bytes : {options_.pull_chunk_bytes, options_.push_chunk_bytes}) {
+  chunk_bytes_ = {.pull = options_.pull_chunk_bytes, .push = options_.push_chunk_bytes};
+  if (chunk_bytes_.pull == 0) {
+    chunk_bytes_.pull = kChunkBytesMax;
+    for (const PsServer& server : servers_) {
+      chunk_bytes_.pull = std::min(chunk_bytes_.pull, server.transport->PullChunkBytes());
+    }
+  }
+  for (const uint64_t bytes : {chunk_bytes_.pull, chunk_bytes_.push}) {
     CHECK(bytes > 0 && bytes <= kChunkBytesMax) << bytes;
   }
 }
@@ -104,8 +111,7 @@ absl::Status PsClient::CloseJob() {
 
 void PsClient::Partition(std::span<const std::span<const Key>> keys, const KeyFilter* before,
                          KeyPartition* partition) const {
-  partition->Build(keys, options_.dims, shards_, {.pull = options_.pull_chunk_bytes, .push = options_.push_chunk_bytes},
-                   before);
+  partition->Build(keys, options_.dims, shards_, chunk_bytes_, before);
 }
 
 void PsClient::Cancel() {

@@ -39,9 +39,8 @@ struct PsClientOptions {
   RowType push_type = RowType::kFloat32;  // Of gradients on their way to the servers.
 
   // Performance.
-  // Keys and rows in one message; at most kChunkBytesMax. Smaller messages of a pull would overlap their reading and
-  // their travel, but each costs more system calls and wake-ups than that saves.
-  uint64_t pull_chunk_bytes = 8 << 20;
+  // Keys and rows in one message; at most kChunkBytesMax.
+  uint64_t pull_chunk_bytes = 0;  // 0: as the transports like it.
   uint64_t push_chunk_bytes = 8 << 20;
 };
 
@@ -55,7 +54,7 @@ class PsPush;
 class PsClient {
  public:
   // servers[i] is entry i of the shard map. REQUIRES: servers.size() == shards.servers();
-  // 0 < pull_chunk_bytes, push_chunk_bytes <= kChunkBytesMax.
+  // pull_chunk_bytes, push_chunk_bytes <= kChunkBytesMax; 0 < push_chunk_bytes.
   PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers);
 
   // Opens the job on every server. `request` holds everything but context, shard map and server, which are filled in.
@@ -81,6 +80,7 @@ class PsClient {
   const PsClientOptions options_;
   const ShardAssignment shards_;
   std::vector<PsServer> servers_;
+  KeyPartition::ChunkBytes chunk_bytes_;
 };
 
 // The rows of one step, on their way. Reusable; one at a time. The client outlives it.

@@ -4,6 +4,7 @@
 // How one parameter server's calls are made: over gRPC (worker/grpc_transport.cc), or directly when the server shares
 // the process (client/).
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -49,12 +50,22 @@ class PsTransport {
 
   // Ends every call in flight with Cancelled, and every later one.
   virtual void Cancel() = 0;
+
+  // Keys and rows in one message of a pull, at most, so that its messages travel side by side; the least of a client's
+  // transports counts.
+  virtual uint64_t PullChunkBytes() const { return kPullChunkBytesMax; }
+
+  static constexpr uint64_t kPullChunkBytesMax = 8 << 20;
 };
 
 // Makes the transport to a server, from the address that it registered with. Unavailable names the address.
 using PsTransportFactory = std::function<absl::StatusOr<std::unique_ptr<PsTransport>>(const std::string& address)>;
 
-// By gRPC; waits at most `connect_timeout` for the connection.
+// TCP streams of a worker to a server. A stream's bytes are copied by one thread at each end, so that one alone leaves
+// cores idle while a single large message is under way.
+inline constexpr int kConnections = 2;
+
+// By gRPC over kConnections streams; waits at most `connect_timeout` for the connection.
 PsTransportFactory GrpcTransportFactory(absl::Duration connect_timeout);
 
 }  // namespace sparrow

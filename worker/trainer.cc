@@ -51,9 +51,8 @@ class Training {
     if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
     if (reader_ != nullptr) RETURN_IF_ERROR(Train());
-    RETURN_IF_ERROR(EvaluateAtEnd());
-    RETURN_IF_ERROR(Finish());
-    return absl::OkStatus();
+    if (const absl::Status evaluated = EvaluateAtEnd(); !evaluated.ok()) return SaveAfterAll(evaluated);
+    return Finish();
   }
 
   v1::Summary TakeSummary() { return std::move(summary_); }
@@ -270,6 +269,19 @@ class Training {
   absl::Status EvaluateAtEnd() {
     if (evaluator_ == nullptr || evaluated_step_ == cursor_.step) return absl::OkStatus();
     return Evaluate();
+  }
+
+  // A test set that cannot be read does not cost the training.
+  absl::Status SaveAfterAll(const absl::Status& evaluated) {
+    const absl::Status failed = Annotate(evaluated, "evaluation at the end");
+    if (!IsFirst() || !trained_ || !job_.checkpoint().at_end() || stop_->stopped()) return failed;
+    summary_.set_steps(cursor_.step);
+    const absl::Status saved = SaveCheckpoint();
+    return absl::Status(failed.code(),
+                        saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ",
+                                                  summary_.checkpoint())
+                                   : absl::StrCat(failed.message(), "; and the trained model could not be saved: ",
+                                                  saved.message()));
   }
 
   // Ends the job in order: after the barrier no worker needs a server, and rank 0 saves and closes alone.

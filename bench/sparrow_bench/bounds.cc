@@ -21,15 +21,17 @@ grpc::ByteBuffer Borrowed(const char* data, size_t bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+constexpr size_t kBatches = 64;  // Of bytes to send, used in turn.
+
 // Answers a pull with so many bytes, not all of them in the caches, whatever was asked.
 class EchoService final : public v1::ParameterServer::WithRawCallbackMethod_Pull<v1::ParameterServer::Service> {
  public:
   explicit EchoService(uint64_t answer_bytes)
-      : answer_bytes_(answer_bytes), memory_(answer_bytes * Plane::kBatches, 'r') {}
+      : answer_bytes_(answer_bytes), memory_(answer_bytes * kBatches, 'r') {}
 
   grpc::ServerUnaryReactor* Pull(grpc::CallbackServerContext* context, const grpc::ByteBuffer*,
                                  grpc::ByteBuffer* answer) override {
-    const uint64_t turn = turn_.fetch_add(1, std::memory_order_relaxed) % Plane::kBatches;
+    const uint64_t turn = turn_.fetch_add(1, std::memory_order_relaxed) % kBatches;
     *answer = Borrowed(memory_.data() + turn * answer_bytes_, answer_bytes_);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
@@ -53,9 +55,11 @@ double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, uint64_t call
   CHECK(server.ok()) << server.status();
   using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer>;
   std::vector<std::unique_ptr<Stub>> stubs;
-  for (int64_t w = 0; w < setup.workers; ++w)
+  const size_t channels = static_cast<size_t>(setup.servers * kConnections);  // Of each worker, as transports have.
+  for (size_t c = 0; c < channels * static_cast<size_t>(setup.workers); ++c) {
     stubs.push_back(std::make_unique<Stub>(MakeChannel(server->address, Traffic::kRows)));
-  const std::string memory(request_bytes * Plane::kBatches, 'k');
+  }
+  const std::string memory(request_bytes * kBatches, 'k');
   const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
     absl::Mutex mu;
     uint64_t left = calls;
@@ -64,14 +68,17 @@ double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, uint64_t call
       grpc::ByteBuffer request, answer;
     };
     std::vector<Call> all(calls);
+    size_t channel = worker * channels;
     for (Call& call : all) {
-      call.request = Borrowed(memory.data() + i % Plane::kBatches * request_bytes, request_bytes);
-      stubs[worker]->UnaryCall(&call.context, "/sparrow.v1.ParameterServer/Pull", grpc::StubOptions(), &call.request,
-                               &call.answer, [&](const grpc::Status& status) {
-                                 CHECK(status.ok()) << status.error_message();
-                                 absl::MutexLock lock(&mu);
-                                 --left;
-                               });
+      call.request = Borrowed(memory.data() + i % kBatches * request_bytes, request_bytes);
+      Stub* const stub = stubs[channel].get();
+      if (++channel == (worker + 1) * channels) channel = worker * channels;
+      stub->UnaryCall(&call.context, "/sparrow.v1.ParameterServer/Pull", grpc::StubOptions(), &call.request,
+                      &call.answer, [&](const grpc::Status& status) {
+                        CHECK(status.ok()) << status.error_message();
+                        absl::MutexLock lock(&mu);
+                        --left;
+                      });
     }
     absl::MutexLock lock(&mu);
     mu.Await(absl::Condition(

@@ -32,9 +32,9 @@ absl::Status CheckNames(const Setup& setup) {
   if (setup.transport != "tcp" && setup.transport != "unix" && setup.transport != "direct") {
     return absl::InvalidArgumentError(absl::StrCat("--transport ", setup.transport, ": expected tcp, unix or direct"));
   }
-  if (setup.pull_chunk < 1 || setup.pull_chunk > kChunkBytesMax) {
+  if (setup.pull_chunk > kChunkBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--pull-chunk ", setup.pull_chunk, ": expected 1 to ", kChunkBytesMax, " bytes"));
+        absl::StrCat("--pull-chunk ", setup.pull_chunk, ": expected at most ", kChunkBytesMax, " bytes"));
   }
   if (setup.keys > setup.rows) {
     return absl::InvalidArgumentError(absl::StrCat("--keys ", setup.keys, ": the table has ", setup.rows, " rows"));
@@ -59,7 +59,7 @@ std::optional<int> ParseFlags(const std::string& command, const std::string& sum
       {"rows", IntFlag{&setup.rows, 1, int64_t{1} << 32}, "Rows of the table, all in memory."},
       {"servers", IntFlag{&setup.servers, 1, 64}, "Servers that share the table."},
       {"workers", IntFlag{&setup.workers, 1, 64}, "Threads that call, each with one call after the other."},
-      {"pull-chunk", BytesFlag{&setup.pull_chunk}, "Keys and rows of one message of a pull, as in 256KiB."},
+      {"pull-chunk", BytesFlag{&setup.pull_chunk}, "Keys and rows of one message of a pull, as in 256KiB; 0: as the transport likes it."},
       {"milliseconds", IntFlag{&flags->milliseconds, 1, 600'000}, "Of each measurement and of each bound."},
       {"json", &flags->json, "File for the report as JSON."},
       {"smoke", &flags->smoke, "Small tables and a few calls: shows that it works, measures nothing."},
@@ -200,8 +200,10 @@ void Plane::Fill(const Setup& setup) {
     CHECK(filled.ok()) << filled;
   }
 
-  partitions_.resize(kBatches);
-  for (size_t batch = 0; batch < kBatches; ++batch) {
+  constexpr int64_t kBatchesMin = 64;
+  constexpr int64_t kBatchesMax = 1024;
+  partitions_.resize(static_cast<size_t>(std::clamp(2 * setup.rows / setup.keys, kBatchesMin, kBatchesMax)));
+  for (size_t batch = 0; batch < partitions_.size(); ++batch) {
     std::vector<bool> taken(static_cast<size_t>(setup.rows));
     std::vector<Key> keys;
     for (uint64_t i = 0; keys.size() < static_cast<size_t>(setup.keys); ++i) {
@@ -216,7 +218,7 @@ void Plane::Fill(const Setup& setup) {
 }
 
 Times Repeat(int64_t workers, int64_t milliseconds, const std::function<void(size_t worker, size_t i)>& body) {
-  const size_t warm_up = 2 * Plane::kBatches;
+  constexpr size_t warm_up = 128;
   const double seconds = static_cast<double>(milliseconds) / 1000;
   std::vector<Times> times(static_cast<size_t>(workers));
   const auto work = [&](size_t worker) {

@@ -31,7 +31,7 @@ struct Setup {
   int64_t rows = 1'000'000;  // Of the table, over all servers.
   int64_t servers = 1;
   int64_t workers = 1;  // Threads, each with one call after the other.
-  uint64_t pull_chunk = PsClientOptions().pull_chunk_bytes;
+  uint64_t pull_chunk = PsClientOptions().pull_chunk_bytes;  // 0: as the transport likes it.
 };
 
 struct Flags {
@@ -56,11 +56,11 @@ class Plane {
   explicit Plane(const Setup& setup);
   ~Plane();
 
-  static constexpr size_t kBatches = 64;  // Different sets of keys, used in turn.
-
   PsClient* client(size_t worker) { return clients_[worker].get(); }
+  // Different sets of keys, used in turn: enough to have most rows of the table, or more than caches hold.
+  size_t batches() const { return partitions_.size(); }
   // Unique keys, uniform over the table.
-  const KeyPartition& partition(size_t batch) const { return partitions_[batch % kBatches]; }
+  const KeyPartition& partition(size_t batch) const { return partitions_[batch % partitions_.size()]; }
 
  private:
   struct Listening {

@@ -26,7 +26,7 @@ Measurement Measure(const Setup& setup, const Flags& flags) {
     CHECK(status.ok()) << status;
   };
   uint64_t checksum = 0;  // Of all sets of keys.
-  for (size_t batch = 0; batch < Plane::kBatches; ++batch) {
+  for (size_t batch = 0; batch < plane.batches(); ++batch) {
     pull(0, batch);
     checksum += Checksum(plane.partition(batch).keys(0), workers[0].room, dim);
   }

@@ -21,12 +21,12 @@ Measurement Measure(const Setup& setup, const Flags& flags) {
     CHECK(status.ok()) << status;
   };
   // Of the rows after one push of each set of keys, so that it depends on no time.
-  for (size_t batch = 0; batch < Plane::kBatches; ++batch) one(0, batch);
+  for (size_t batch = 0; batch < plane.batches(); ++batch) one(0, batch);
   uint64_t checksum = 0;
   std::vector<float> room(gradients.size());
   const std::vector<std::span<float>> rows = {room};
   PsPull pull(plane.client(0));
-  for (size_t batch = 0; batch < Plane::kBatches; ++batch) {
+  for (size_t batch = 0; batch < plane.batches(); ++batch) {
     pull.Start({.step = step}, &plane.partition(batch), rows);
     const absl::Status status = pull.Finish();
     CHECK(status.ok()) << status;

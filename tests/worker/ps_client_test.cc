@@ -234,6 +234,44 @@ TEST(PsClient, MessagesAreReusedByLaterStepsOfOtherShapes) {
   }
 }
 
+TEST(PsClient, ChunksAreAsFewAsCanBeAndOfAboutOneSize) {
+  std::mt19937_64 random(kSeed);
+  const std::vector<uint32_t> dims = {1, 64, 16};
+  const uint64_t largest = sizeof(Key) + 64 * sizeof(float);
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(round);
+    const uint64_t limit = largest + random() % 20'000;
+    std::vector<std::vector<Key>> keys;
+    uint64_t total = 0;
+    for (const uint32_t dim : dims) {
+      keys.push_back(RandomKeys(random() % 400, &random));
+      total += keys.back().size() * (sizeof(Key) + dim * sizeof(float));
+    }
+    std::vector<std::span<const Key>> views(keys.begin(), keys.end());
+    KeyPartition partition;
+    partition.Build(views, dims, ShardAssignment::RowWise(1), {.pull = limit, .push = limit}, /*before=*/nullptr);
+    const KeyPartition::Cut& cut = partition.pulls();
+    uint64_t seen = 0;
+    uint64_t smallest = limit;
+    for (const KeyPartition::Chunk& chunk : cut.chunks) {
+      uint64_t bytes = 0;
+      for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
+        bytes += (cut.pieces[p].end - cut.pieces[p].begin) * (sizeof(Key) + dims[cut.pieces[p].table] * sizeof(float));
+      }
+      EXPECT_LE(bytes, limit);
+      seen += bytes;
+      if (&chunk != &cut.chunks.back()) smallest = std::min(smallest, bytes);
+    }
+    EXPECT_EQ(seen, total);
+    const uint64_t fewest = std::max<uint64_t>(1, (total + limit - 1) / limit);
+    // A chunk leaves less than a row's room, so that what is left over in the end is seldom a chunk of its own.
+    EXPECT_LE(cut.chunks.size(), std::max<uint64_t>(1, (total + limit - largest) / (limit - largest + 1)) + 1);
+    if (cut.chunks.size() > 1) {
+      EXPECT_GE(smallest + 2 * largest, total / (fewest + 1));
+    }
+  }
+}
+
 TEST(PsClient, RowsThatArePendingAreAskedForAgainAndAllArriveInTheirPlace) {
   std::mt19937_64 random(kSeed);
   Cluster cluster(2, {3, 2}, 512);

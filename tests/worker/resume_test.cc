@@ -54,6 +54,21 @@ class Resume : public ::testing::Test {
   TrainingHarness harness_;
 };
 
+TEST_F(Resume, ATestSetThatCannotBeReadDoesNotCostTheTraining) {
+  std::ofstream(harness_.data_root() + "/test.tsv", std::ios::app) << "no row\n";
+  const auto result = harness_.Train(SavingJob(), {});
+  ASSERT_FALSE(result.status().ok());
+  const std::string message(result.status().message());
+  EXPECT_THAT(message, HasSubstr("evaluation at the end"));
+  EXPECT_THAT(message, HasSubstr("test.tsv:201: 1 field, expected 6"));
+  const std::string kSaved = "the trained model is saved, in ";
+  ASSERT_THAT(message, HasSubstr(kSaved));
+  const std::string checkpoint = message.substr(message.find(kSaved) + kSaved.size());
+
+  WriteClicks(harness_.data_root() + "/test.tsv", 200, kSeed + 1);
+  EXPECT_EQ(Dense(checkpoint), Dense(Save(/*steps=*/1000)));
+}
+
 class ResumeAt : public Resume, public ::testing::WithParamInterface<uint64_t> {};
 
 // 11 steps an epoch; cuts in an epoch, at its end, and behind it.
