@@ -331,6 +331,13 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
                          .keys = ViewAs<Key>(table.keys()),
                          .gradients = ViewAs<float>(bytes_of[i])});
     }
+  } else if (spec_.workers == 1) {  // No key is in two parts: nothing to sum.
+    for (const PushPart& of_worker : step.parts) {
+      for (const PushPart::Entry& entry : of_worker.entries) {
+        updates.push_back(
+            {.table = entry.table, .sources = {}, .keys = entry.rows->keys, .gradients = entry.rows->gradients});
+      }
+    }
   } else {
     updates.resize(tables_.size());
     for (const PushPart& of_worker : step.parts) {

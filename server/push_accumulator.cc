@@ -96,7 +96,7 @@ absl::StatusOr<bool> PushAccumulator::IsNew(const v1::PushRequest& request) cons
   for (const v1::TableGradients& table : request.tables()) {
     if (worker.keys.empty()) break;
     for (const Key key : ViewAs<Key>(table.keys())) {
-      if (!worker.keys.contains({table.table(), key})) continue;
+      if (!worker.keys.Contains(table.table(), key)) continue;
       return absl::InvalidArgumentError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ", part ",
                                                      request.part(), ": table \"", spec_.tables[table.table()].name,
                                                      "\": id ", key, " is in an earlier part of this step as well"));
@@ -114,9 +114,7 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
   worker.samples = request.samples();
   worker.received.insert(request.part());
   if (request.parts() > 1) {
-    for (const PushPart::Entry& entry : part.entries) {
-      for (const Key key : entry.rows->keys) worker.keys.insert({entry.table, key});
-    }
+    for (const PushPart::Entry& entry : part.entries) worker.keys.Insert(entry.table, entry.rows->keys);
   }
   worker.rows.push_back(std::move(part));
   if (worker.received.size() == worker.parts) ++complete_workers_;
@@ -131,7 +129,7 @@ PushAccumulator::Step PushAccumulator::Take() {
     worker.parts = 0;
     worker.samples = 0;
     worker.received.clear();
-    worker.keys.clear();
+    worker.keys.Clear();
     worker.rows.clear();
   }
   complete_workers_ = 0;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +14,7 @@
 #include "server/gradient_sum.h"
 #include "server/job_spec.h"
 #include "server/request_check.h"
+#include "server/table_key_set.h"
 #include "sparrow/v1/parameter_server.pb.h"
 
 namespace sparrow {
@@ -75,8 +75,7 @@ class PushAccumulator {
     uint32_t parts = 0;  // 0: nothing has come.
     uint64_t samples = 0;
     absl::flat_hash_set<uint32_t> received;
-    // By (table, key), kept only if there are several parts: a single one was checked on its own.
-    absl::flat_hash_set<std::pair<uint32_t, Key>> keys;
+    TableKeySet keys;  // Kept only if there are several parts: a single one was checked on its own.
     std::vector<PushPart> rows;
   };
 

@@ -71,7 +71,7 @@ class GrpcTransport final : public PsTransport {
   }
 
   // Two of them take as long as the 1.1 MB of 4,096 rows of 64 numbers, which is where splitting begins to pay.
-  uint64_t PullChunkBytes() const override { return 640 << 10; }
+  uint64_t ChunkBytes() const override { return 640 << 10; }
 
   void Cancel() override {
     absl::MutexLock lock(&mu_);

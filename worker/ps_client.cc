@@ -45,13 +45,10 @@ uint32_t PendingOf(const std::string& pending, uint64_t i) {
 PsClient::PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers)
     : options_(options), shards_(std::move(shards)), servers_(std::move(servers)) {
   CHECK_EQ(servers_.size(), shards_.servers());
-  chunk_bytes_ = {.pull = options_.pull_chunk_bytes, .push = options_.push_chunk_bytes};
-  if (chunk_bytes_.pull == 0) {
-    chunk_bytes_.pull = kChunkBytesMax;
-    for (const PsServer& server : servers_) {
-      chunk_bytes_.pull = std::min(chunk_bytes_.pull, server.transport->PullChunkBytes());
-    }
-  }
+  uint64_t liked = kChunkBytesMax;
+  for (const PsServer& server : servers_) liked = std::min(liked, server.transport->ChunkBytes());
+  chunk_bytes_ = {.pull = options_.pull_chunk_bytes == 0 ? liked : options_.pull_chunk_bytes,
+                  .push = options_.push_chunk_bytes == 0 ? liked : options_.push_chunk_bytes};
   for (const uint64_t bytes : {chunk_bytes_.pull, chunk_bytes_.push}) {
     CHECK(bytes > 0 && bytes <= kChunkBytesMax) << bytes;
   }

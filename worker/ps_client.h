@@ -39,9 +39,9 @@ struct PsClientOptions {
   RowType push_type = RowType::kFloat32;  // Of gradients on their way to the servers.
 
   // Performance.
-  // Keys and rows in one message; at most kChunkBytesMax.
-  uint64_t pull_chunk_bytes = 0;  // 0: as the transports like it.
-  uint64_t push_chunk_bytes = 8 << 20;
+  // Keys and rows in one message; at most kChunkBytesMax. 0: as the transports like it.
+  uint64_t pull_chunk_bytes = 0;
+  uint64_t push_chunk_bytes = 0;
 };
 
 // Leaves room under kMessageBytesMax for what a message holds besides keys and rows.
@@ -54,7 +54,7 @@ class PsPush;
 class PsClient {
  public:
   // servers[i] is entry i of the shard map. REQUIRES: servers.size() == shards.servers();
-  // pull_chunk_bytes, push_chunk_bytes <= kChunkBytesMax; 0 < push_chunk_bytes.
+  // pull_chunk_bytes, push_chunk_bytes <= kChunkBytesMax.
   PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers);
 
   // Opens the job on every server. `request` holds everything but context, shard map and server, which are filled in.

@@ -51,11 +51,9 @@ class PsTransport {
   // Ends every call in flight with Cancelled, and every later one.
   virtual void Cancel() = 0;
 
-  // Keys and rows in one message of a pull, at most, so that its messages travel side by side; the least of a client's
+  // Keys and rows in one message, at most, so that the messages of a step travel side by side; the least of a client's
   // transports counts.
-  virtual uint64_t PullChunkBytes() const { return kPullChunkBytesMax; }
-
-  static constexpr uint64_t kPullChunkBytesMax = 8 << 20;
+  virtual uint64_t ChunkBytes() const { return 8 << 20; }
 };
 
 // Makes the transport to a server, from the address that it registered with. Unavailable names the address.

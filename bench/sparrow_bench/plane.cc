@@ -32,9 +32,9 @@ absl::Status CheckNames(const Setup& setup) {
   if (setup.transport != "tcp" && setup.transport != "unix" && setup.transport != "direct") {
     return absl::InvalidArgumentError(absl::StrCat("--transport ", setup.transport, ": expected tcp, unix or direct"));
   }
-  if (setup.pull_chunk > kChunkBytesMax) {
+  if (setup.chunk > kChunkBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--pull-chunk ", setup.pull_chunk, ": expected at most ", kChunkBytesMax, " bytes"));
+        absl::StrCat("--chunk ", setup.chunk, ": expected at most ", kChunkBytesMax, " bytes"));
   }
   if (setup.keys > setup.rows) {
     return absl::InvalidArgumentError(absl::StrCat("--keys ", setup.keys, ": the table has ", setup.rows, " rows"));
@@ -59,7 +59,7 @@ std::optional<int> ParseFlags(const std::string& command, const std::string& sum
       {"rows", IntFlag{&setup.rows, 1, int64_t{1} << 32}, "Rows of the table, all in memory."},
       {"servers", IntFlag{&setup.servers, 1, 64}, "Servers that share the table."},
       {"workers", IntFlag{&setup.workers, 1, 64}, "Threads that call, each with one call after the other."},
-      {"pull-chunk", BytesFlag{&setup.pull_chunk}, "Keys and rows of one message of a pull, as in 256KiB; 0: as the transport likes it."},
+      {"chunk", BytesFlag{&setup.chunk}, "Keys and rows of one message, as in 256KiB; 0: as the transport likes it."},
       {"milliseconds", IntFlag{&flags->milliseconds, 1, 600'000}, "Of each measurement and of each bound."},
       {"json", &flags->json, "File for the report as JSON."},
       {"smoke", &flags->smoke, "Small tables and a few calls: shows that it works, measures nothing."},
@@ -89,7 +89,7 @@ int RunTable(const std::vector<std::string>& arguments, Flags flags, const std::
   // What says how and where to report chooses nothing.
   const bool whole_table = std::none_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
     for (const char* flag :
-         {"--transport", "--wire", "--keys", "--dim", "--rows", "--servers", "--workers", "--pull-chunk"}) {
+         {"--transport", "--wire", "--keys", "--dim", "--rows", "--servers", "--workers", "--chunk"}) {
       if (argument.rfind(flag, 0) == 0) return true;
     }
     return false;
@@ -168,7 +168,7 @@ void Plane::Fill(const Setup& setup) {
   const auto opened = filler.OpenJob(open);
   CHECK(opened.ok()) << opened.status();
 
-  options.pull_chunk_bytes = setup.pull_chunk;
+  options.pull_chunk_bytes = options.push_chunk_bytes = setup.chunk;
   options.pull_type = options.push_type = WireType(setup.wire);
   for (int64_t worker = 0; worker < setup.workers; ++worker) {
     ends.clear();
