@@ -83,7 +83,7 @@ class Rows {
     client.context.set_epoch(kEpoch);
     const std::vector<v1::TableConfig> tables(job.tables().begin(), job.tables().end());
     client.context.set_fingerprint(ConfigFingerprint(tables, job.train().seed(), assignment));
-    client.dims = layout.Dims();
+    client.tables = layout.Shapes();
     std::vector<PsServer> servers;
     servers.push_back({"this process", MakeDirectTransport(shard_.get())});
     client_ = std::make_unique<PsClient>(client, assignment, std::move(servers));

@@ -13,10 +13,10 @@ const std::string& ColumnNameOf(const v1::FeatureConfig& feature) {
   return feature.has_column() ? feature.column() : feature.name();
 }
 
-std::vector<uint32_t> JobLayout::Dims() const {
-  std::vector<uint32_t> dims;
-  for (const Table& table : tables) dims.push_back(table.dim);
-  return dims;
+std::vector<TableShape> JobLayout::Shapes() const {
+  std::vector<TableShape> shapes;
+  for (const Table& table : tables) shapes.push_back({.dim = table.dim, .evicts = table.evicts});
+  return shapes;
 }
 
 std::vector<uint32_t> JobLayout::FeatureDims() const {
@@ -34,8 +34,11 @@ std::vector<uint64_t> JobLayout::FeatureRows() const {
 JobLayout MakeJobLayout(const v1::Job& job) {
   JobLayout layout;
   for (const v1::TableConfig& table : job.tables()) {
-    layout.tables.push_back(
-        {.name = table.name(), .dim = table.dim(), .bounded_rows = table.bounded_rows(), .features = {}});
+    layout.tables.push_back({.name = table.name(),
+                             .dim = table.dim(),
+                             .evicts = table.has_eviction(),
+                             .bounded_rows = table.bounded_rows(),
+                             .features = {}});
   }
   for (const v1::FeatureConfig& config : job.features()) {
     uint32_t table = 0;

@@ -9,6 +9,7 @@
 
 #include "embedding/bag.h"
 #include "sparrow/v1/job.pb.h"
+#include "worker/key_partition.h"
 
 namespace sparrow {
 
@@ -20,6 +21,7 @@ struct JobLayout {
   struct Table {
     std::string name;
     uint32_t dim = 0;
+    bool evicts = false;
     uint64_t bounded_rows = 0;       // 0: hashed.
     std::vector<uint32_t> features;  // That read it, ascending.
   };
@@ -36,7 +38,7 @@ struct JobLayout {
   uint32_t sparse_columns = 0;  // Length of a sample's pooled vectors, side by side.
   uint32_t dense_columns = 0;
 
-  std::vector<uint32_t> Dims() const;         // Of each table.
+  std::vector<TableShape> Shapes() const;     // Of each table.
   std::vector<uint32_t> FeatureDims() const;  // Of each feature.
   std::vector<uint64_t> FeatureRows() const;  // Rows of each feature's table; 0: hashed.
 };

@@ -43,9 +43,9 @@ void KeyPartition::Order(uint32_t table, std::span<const Key> keys, const ShardA
   begin[0] = 0;
 }
 
-void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<const uint32_t> dims,
+void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<const TableShape> tables,
                          const ShardAssignment& shards, const ChunkBytes& chunk_bytes, const KeyFilter* before) {
-  CHECK_EQ(keys.size(), dims.size());
+  CHECK_EQ(keys.size(), tables.size());
   CHECK_GT(chunk_bytes.pull, 0u);
   CHECK_GT(chunk_bytes.push, 0u);
   tables_.resize(keys.size());
@@ -53,7 +53,7 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
   for (size_t t = 0; t < keys.size(); ++t) {
     CHECK_LT(keys[t].size(), size_t{1} << 32);
     rows_ += keys[t].size();
-    Order(static_cast<uint32_t>(t), keys[t], shards, before, &tables_[t]);
+    Order(static_cast<uint32_t>(t), keys[t], shards, tables[t].evicts ? nullptr : before, &tables_[t]);
   }
   for (Cut* cut : {&pulls_, &pushes_}) {
     cut->chunks.clear();
@@ -61,15 +61,15 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
   }
   for (uint32_t server = 0; server < shards.servers(); ++server) {
     const uint32_t early = 2 * server;
-    CutGroups(dims, server, early, early + 1, chunk_bytes.pull, /*always=*/false, &pulls_);
-    CutGroups(dims, server, early + 1, early + 2, chunk_bytes.pull, /*always=*/true, &pulls_);
-    CutGroups(dims, server, early, early + 2, chunk_bytes.push, /*always=*/true, &pushes_);
+    CutGroups(tables, server, early, early + 1, chunk_bytes.pull, /*always=*/false, &pulls_);
+    CutGroups(tables, server, early + 1, early + 2, chunk_bytes.pull, /*always=*/true, &pulls_);
+    CutGroups(tables, server, early, early + 2, chunk_bytes.push, /*always=*/true, &pushes_);
   }
   NumberParts(&pulls_);
   NumberParts(&pushes_);
 }
 
-void KeyPartition::CutGroups(std::span<const uint32_t> dims, uint32_t server, uint32_t group_begin, uint32_t group_end,
+void KeyPartition::CutGroups(std::span<const TableShape> tables, uint32_t server, uint32_t group_begin, uint32_t group_end,
                              uint64_t chunk_bytes, bool always, Cut* cut) const {
   const size_t first_chunk = cut->chunks.size();
   const auto open_chunk = [&] {
@@ -82,14 +82,14 @@ void KeyPartition::CutGroups(std::span<const uint32_t> dims, uint32_t server, ui
   uint64_t total = 0;
   uint64_t largest = 0;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    total += KeyBytes(dims[t]) * (tables_[t].group_begin[group_end] - tables_[t].group_begin[group_begin]);
-    largest = std::max(largest, KeyBytes(dims[t]));
+    total += KeyBytes(tables[t].dim) * (tables_[t].group_begin[group_end] - tables_[t].group_begin[group_begin]);
+    largest = std::max(largest, KeyBytes(tables[t].dim));
   }
   const uint64_t chunks = std::max<uint64_t>(1, (total + chunk_bytes - 1) / chunk_bytes);
   const uint64_t even = std::min(chunk_bytes, total / chunks + largest);
   uint64_t room = even;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const uint64_t key_bytes = KeyBytes(dims[t]);
+    const uint64_t key_bytes = KeyBytes(tables[t].dim);
     uint32_t begin = tables_[t].group_begin[group_begin];
     const uint32_t end = tables_[t].group_begin[group_end];
     while (begin < end) {

@@ -14,6 +14,12 @@
 
 namespace sparrow {
 
+// A table, as far as messages are concerned.
+struct TableShape {
+  uint32_t dim = 0;
+  bool evicts = false;  // Any of its rows may be forgotten at the end of the step before: all its keys are late.
+};
+
 // Reusable: keeps its memory from step to step. Not thread-safe.
 class KeyPartition {
  public:
@@ -46,8 +52,8 @@ class KeyPartition {
   };
 
   // `before` has the keys of the step before, which therefore come late; null: all keys are late.
-  // REQUIRES: keys.size() == dims.size(); fewer than 2^32 keys a table.
-  void Build(std::span<const std::span<const Key>> keys /*[tables]*/, std::span<const uint32_t> dims /*[tables]*/,
+  // REQUIRES: keys.size() == tables.size(); fewer than 2^32 keys a table.
+  void Build(std::span<const std::span<const Key>> keys /*[tables]*/, std::span<const TableShape> tables,
              const ShardAssignment& shards, const ChunkBytes& chunk_bytes, const KeyFilter* before);
 
   const Cut& pulls() const { return pulls_; }
@@ -65,10 +71,11 @@ class KeyPartition {
     std::vector<uint32_t> position;     // [keys], or empty if the order is the caller's.
     std::vector<uint32_t> group_begin;  // [2 * servers + 1]: group 2 * s has server s's early keys, 2 * s + 1 the late.
   };
+  // before == nullptr: all keys are late.
   static void Order(uint32_t table, std::span<const Key> keys, const ShardAssignment& shards, const KeyFilter* before,
                     TableOrder* order);
   // Appends one server's chunks with the keys of groups [group_begin, group_end), at least one if `always`.
-  void CutGroups(std::span<const uint32_t> dims, uint32_t server, uint32_t group_begin, uint32_t group_end,
+  void CutGroups(std::span<const TableShape> tables, uint32_t server, uint32_t group_begin, uint32_t group_end,
                  uint64_t chunk_bytes, bool always, Cut* cut) const;
   static void NumberParts(Cut* cut);
 

@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<uint64_t>> PsClient::OpenJob(const v1::OpenJobRequest
   }
   calls.Start({options_.open_timeout, options_.unavailable_timeout}, [](size_t s) { return static_cast<uint32_t>(s); });
   RETURN_IF_ERROR(calls.Await());
-  std::vector<uint64_t> rows(options_.dims.size(), 0);
+  std::vector<uint64_t> rows(options_.tables.size(), 0);
   for (uint32_t s = 0; s < servers_.size(); ++s) {
     const v1::OpenJobResponse& response = calls.response(s);
     if (response.rows_size() != static_cast<int>(rows.size())) {
@@ -108,7 +108,7 @@ absl::Status PsClient::CloseJob() {
 
 void PsClient::Partition(std::span<const std::span<const Key>> keys, const KeyFilter* before,
                          KeyPartition* partition) const {
-  partition->Build(keys, options_.dims, shards_, chunk_bytes_, before);
+  partition->Build(keys, options_.tables, shards_, chunk_bytes_, before);
 }
 
 void PsClient::Cancel() {
@@ -146,7 +146,7 @@ void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<cons
     pull->rows.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
       const KeyPartition::Piece& piece = cut.pieces[p];
-      const uint32_t dim = client_->options_.dims[piece.table];
+      const uint32_t dim = client_->options_.tables[piece.table].dim;
       v1::TableKeys* keys = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
       keys->set_table(piece.table);
       SetKeys(KeysOf(*partition, piece), keys->mutable_keys());
@@ -190,9 +190,9 @@ absl::Status PsPull::CheckAnswer(const Calls& calls, size_t call) const {
   for (int t = 0; t < request.tables_size(); ++t) {
     const uint32_t table = request.tables(t).table();
     const v1::TableRows& got = response.tables(t);
-    if (got.table() != table || got.dim() != client_->options_.dims[table]) {
+    if (got.table() != table || got.dim() != client_->options_.tables[table].dim) {
       return wrong("table ", got.table(), " of dim ", got.dim(), " where table ", table, " of dim ",
-                   client_->options_.dims[table], " was asked for");
+                   client_->options_.tables[table].dim, " was asked for");
     }
     if (got.pending().empty()) continue;
     const uint64_t n = request.tables(t).keys().size() / sizeof(Key);
@@ -240,7 +240,7 @@ void PsPull::StartAgain() {
     for (int t = 0; t < first.message.tables_size(); ++t) {
       const std::string& pending = calls_.response(first_[c]).tables(t).pending();
       const uint32_t table = first.message.tables(t).table();
-      const uint32_t dim = client_->options_.dims[table];
+      const uint32_t dim = client_->options_.tables[table].dim;
       const uint64_t n = pending.size() / sizeof(uint32_t);
       v1::TableKeys* keys = request->add_tables();
       keys->set_table(table);
@@ -264,7 +264,7 @@ absl::Status PsPull::FinishAgain() {
     RETURN_IF_ERROR(CheckAnswer(again_, c));
     for (int t = 0; t < again_.response(c).tables_size(); ++t) {
       const std::string& pending = calls_.response(first_[c]).tables(t).pending();
-      const uint32_t dim = client_->options_.dims[again_.response(c).tables(t).table()];
+      const uint32_t dim = client_->options_.tables[again_.response(c).tables(t).table()].dim;
       const std::span<float> from = again_.request(c)->rows[static_cast<size_t>(t)];
       const std::span<float> to = calls_.request(first_[c])->rows[static_cast<size_t>(t)];
       for (uint64_t i = 0; i * sizeof(uint32_t) < pending.size(); ++i) {
@@ -298,7 +298,7 @@ void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<co
     push->gradients.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
       const KeyPartition::Piece& piece = cut.pieces[p];
-      const uint32_t dim = client_->options_.dims[piece.table];
+      const uint32_t dim = client_->options_.tables[piece.table].dim;
       const std::span<const float> rows = RowsOf(gradients[piece.table], piece, dim);
       v1::TableGradients* table = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
       table->set_table(piece.table);

@@ -27,7 +27,7 @@ namespace sparrow {
 struct PsClientOptions {
   // Behaviour.
   v1::CallContext context;                          // Goes with every call.
-  std::vector<uint32_t> dims;                       // Of each table.
+  std::vector<TableShape> tables;
   absl::Duration open_timeout = absl::Hours(1);     // A restore reads a checkpoint.
   absl::Duration pull_timeout = absl::Minutes(10);  // A pull waits for the other workers' step.
   absl::Duration push_timeout = absl::Minutes(10);

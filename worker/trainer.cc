@@ -66,7 +66,7 @@ class Training {
                      ShardAssignment::FromOwners({owner.data(), static_cast<size_t>(owner.size())},
                                                  static_cast<uint32_t>(in_.servers.size())));
     PsClientOptions options = in_.client;
-    options.dims = layout_.Dims();
+    options.tables = layout_.Shapes();
     options.pull_type = static_cast<RowType>(job_.train().pull_type());
     options.push_type = static_cast<RowType>(job_.train().push_type());
     options.context.set_job_id(in_.task.job_id());

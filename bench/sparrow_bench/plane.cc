@@ -156,7 +156,7 @@ void Plane::Fill(const Setup& setup) {
   options.context.set_job_id("bench");
   options.context.set_epoch(1);
   options.context.set_fingerprint(ConfigFingerprint(std::span<const v1::TableConfig>(&table, 1), 1, shards));
-  options.dims = {table.dim()};
+  options.tables = {{.dim = table.dim()}};
   const auto direct = [&](const Listening& server) { return MakeDirectTransport(server.shard.get()); };
   std::vector<PsServer> ends;
   for (const Listening& server : servers_) ends.push_back({"this process", direct(server)});

@@ -58,7 +58,7 @@ class GrpcCluster {
     }
     PsClientOptions options;
     options.context = job_.Context();
-    for (const v1::TableConfig& table : job_.tables) options.dims.push_back(table.dim());
+    for (const v1::TableConfig& table : job_.tables) options.tables.push_back({.dim = table.dim()});
     options.unavailable_timeout = absl::Seconds(1);
     options.pull_type = options.push_type = type;
     options.pull_chunk_bytes = chunk_bytes;

@@ -23,13 +23,19 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
+std::vector<uint32_t> DimsOf(const JobLayout& layout) {
+  std::vector<uint32_t> dims;
+  for (const JobLayout::Table& table : layout.tables) dims.push_back(table.dim);
+  return dims;
+}
+
 class PreparedBatchTest : public ::testing::Test {
  protected:
-  PreparedBatchTest() : layout_(MakeJobLayout(ClickJob())), server_(layout_.Dims()) {
+  PreparedBatchTest() : layout_(MakeJobLayout(ClickJob())), server_(DimsOf(layout_)) {
     std::vector<PsServer> servers;
     servers.push_back({"fake", std::make_unique<FakeTransport>(&server_)});
     PsClientOptions options;
-    options.dims = layout_.Dims();
+    options.tables = layout_.Shapes();
     client_ = std::make_unique<PsClient>(options, ShardAssignment::RowWise(1), std::move(servers));
     auto model = MakeModel(ClickJob().model(), {layout_.dense_columns, layout_.FeatureDims()}, 3);
     CHECK(model.ok()) << model.status();

@@ -37,7 +37,7 @@ class Cluster {
                       std::make_unique<FakeTransport>(servers_[s].get(), static_cast<int>(s) == held_server)});
     }
     PsClientOptions options;
-    options.dims = dims;
+    for (const uint32_t dim : dims) options.tables.push_back({.dim = dim});
     options.pull_chunk_bytes = chunk_bytes;
     options.push_chunk_bytes = chunk_bytes;
     options.unavailable_timeout = absl::Seconds(2);
@@ -237,6 +237,7 @@ TEST(PsClient, MessagesAreReusedByLaterStepsOfOtherShapes) {
 TEST(PsClient, ChunksAreAsFewAsCanBeAndOfAboutOneSize) {
   std::mt19937_64 random(kSeed);
   const std::vector<uint32_t> dims = {1, 64, 16};
+  const std::vector<TableShape> shapes = {{.dim = 1}, {.dim = 64}, {.dim = 16}};
   const uint64_t largest = sizeof(Key) + 64 * sizeof(float);
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);
@@ -249,7 +250,7 @@ TEST(PsClient, ChunksAreAsFewAsCanBeAndOfAboutOneSize) {
     }
     std::vector<std::span<const Key>> views(keys.begin(), keys.end());
     KeyPartition partition;
-    partition.Build(views, dims, ShardAssignment::RowWise(1), {.pull = limit, .push = limit}, /*before=*/nullptr);
+    partition.Build(views, shapes, ShardAssignment::RowWise(1), {.pull = limit, .push = limit}, /*before=*/nullptr);
     const KeyPartition::Cut& cut = partition.pulls();
     uint64_t seen = 0;
     uint64_t smallest = limit;
@@ -270,6 +271,25 @@ TEST(PsClient, ChunksAreAsFewAsCanBeAndOfAboutOneSize) {
       EXPECT_GE(smallest + 2 * largest, total / (fewest + 1));
     }
   }
+}
+
+TEST(PsClient, RowsThatTheStepBeforeMayForgetAreNotAskedForAhead) {
+  std::mt19937_64 random(kSeed);
+  const std::vector<std::vector<Key>> keys = {RandomKeys(300, &random), RandomKeys(300, &random)};
+  const std::vector<std::span<const Key>> views(keys.begin(), keys.end());
+  const std::vector<TableShape> tables = {{.dim = 4}, {.dim = 4, .evicts = true}};
+  const KeyFilter before(1024);
+  KeyPartition partition;
+  partition.Build(views, tables, ShardAssignment::RowWise(3), {.pull = 1000, .push = 1000}, &before);
+  std::vector<uint64_t> early(2), late(2);
+  for (const KeyPartition::Chunk& chunk : partition.pulls().chunks) {
+    for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
+      const KeyPartition::Piece& piece = partition.pulls().pieces[p];
+      (chunk.late ? late : early)[piece.table] += piece.end - piece.begin;
+    }
+  }
+  EXPECT_EQ(early, (std::vector<uint64_t>{300, 0}));
+  EXPECT_EQ(late, (std::vector<uint64_t>{0, 300}));
 }
 
 TEST(PsClient, RowsThatArePendingAreAskedForAgainAndAllArriveInTheirPlace) {
