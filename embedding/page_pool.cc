@@ -1,5 +1,6 @@
 #include "embedding/page_pool.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -56,7 +57,25 @@ char* PagePool::TakeOfClass(int c) {
 
 void PagePool::GiveBack(char* data, uint64_t bytes) {
   absl::MutexLock lock(&mu_);
-  free_[std::bit_width(bytes / kSmallest) - 1].push_back(data);
+  int c = std::bit_width(bytes / kSmallest) - 1;
+  for (; c < kClasses - 1; ++c) {
+    // Huge pages are aligned to their size, so the other half differs in one bit.
+    char* const buddy = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(data) ^ (kSmallest << c));
+    const auto it = std::find(free_[c].begin(), free_[c].end(), buddy);
+    if (it == free_[c].end()) break;
+    free_[c].erase(it);
+    data = std::min(data, buddy);
+  }
+  if (c < kClasses - 1) {
+    free_[c].push_back(data);
+  } else {
+    std::erase_if(huge_, [&](const Pages& huge) { return huge.data() == data; });
+  }
+}
+
+uint64_t PagePool::SharedBytes() const {
+  absl::MutexLock lock(&mu_);
+  return huge_.size() * Pages::kHugeBytes;
 }
 
 }  // namespace sparrow

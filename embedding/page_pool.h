@@ -12,8 +12,8 @@
 namespace sparrow {
 
 // Zeroed memory for arrays that double, such as the indexes of a table's stripes: together they are large, each may be
-// smaller than a huge page. Blocks of 64 KiB to 1 MiB are cut from shared huge pages and used again; smaller and larger
-// ones are Pages of their own. Thread-safe.
+// smaller than a huge page. Blocks of 64 KiB to 1 MiB are cut from shared huge pages (buddies: halves of halves), which go
+// back to the machine once they are wholly free; smaller and larger ones are Pages of their own. Thread-safe.
 class PagePool {
  public:
   // Memory of a pool, given back when it ends. Movable; not thread-safe; ends before its pool.
@@ -47,6 +47,9 @@ class PagePool {
   // REQUIRES: bytes is a power of two, at least 64.
   Block Take(uint64_t bytes);
 
+  // Of the shared huge pages.
+  uint64_t SharedBytes() const;
+
  private:
   static constexpr int kClasses = 6;  // 64 KiB * 2^c; the last is a whole huge page.
   static constexpr uint64_t kSmallest = 64 << 10;
@@ -55,7 +58,7 @@ class PagePool {
   void GiveBack(char* data, uint64_t bytes);
   char* TakeOfClass(int c) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::vector<Pages> huge_ ABSL_GUARDED_BY(mu_);
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mu_);
 };

@@ -36,11 +36,21 @@ TEST(PagePool, BlocksAreZeroedApartAndReused) {
     ASSERT_EQ(std::count(next.block.data(), next.block.data() + bytes, '\0'), static_cast<int64_t>(bytes));
     std::memset(next.block.data(), next.fill, bytes);
     held.push_back(std::move(next));
+    uint64_t shared = 0;
+    for (const Held& block : held) {
+      if (block.block.bytes() >= (64 << 10) && block.block.bytes() < Pages::kHugeBytes) shared += block.block.bytes();
+    }
+    ASSERT_GE(pool.SharedBytes(), shared);
+    // Every huge page that is kept has a block in it.
+    ASSERT_LE(pool.SharedBytes(), held.size() * Pages::kHugeBytes);
   }
+  held.clear();
+  EXPECT_EQ(pool.SharedBytes(), 0u) << "what is wholly free goes back to the machine";
 }
 
 TEST(PagePool, ABlockGivenBackIsTheNextOfItsSize) {
   PagePool pool;
+  const PagePool::Block other_of_the_page = pool.Take(512 << 10);
   const char* first = nullptr;
   {
     const PagePool::Block block = pool.Take(128 << 10);
