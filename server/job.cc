@@ -269,15 +269,15 @@ bool Job::CancelPull(uint64_t id) {
 // ------------------------------------------------------------------------------------------------------- push
 
 absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
-                       v1::PushResponse* response) {
+                       std::shared_ptr<const void> owner, v1::PushResponse* response) {
   response->set_duplicate(false);
   const GradientBytes bytes_of(request, gradients);
   RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
-  // A single worker's whole push of floats is a step as it stands: nothing to keep, nothing to sum.
+  // A lone worker's floats are not changed by a sum, so they can stay where they are, if that is until the step is over.
   const bool whole_step = spec_.workers == 1 && request.parts() == 1;
-  const bool as_it_stands = whole_step && bytes_of.all_floats();
-  PushPart part;
-  if (!as_it_stands) part = pool_.CopyPart(spec_, request, bytes_of);
+  const bool as_it_stands = bytes_of.all_floats() && (whole_step || (spec_.workers == 1 && owner != nullptr));
+  PushPart part = as_it_stands ? BorrowPart(request, bytes_of, std::move(owner))
+                               : pool_.CopyPart(spec_, request, bytes_of);
   absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
@@ -312,7 +312,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     if (whole_step) {
       step.samples = request.samples();
       step.learning_rate_factor = request.learning_rate_factor();
-      if (!as_it_stands) step.parts.push_back(std::exchange(part, {}));
+      step.parts.push_back(std::exchange(part, {}));
     } else {
       pushes_.Add(request, std::exchange(part, {}));
       if (!pushes_.complete()) return absl::OkStatus();
@@ -322,20 +322,10 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   }
 
   std::vector<TableUpdate> updates;
-  if (as_it_stands) {
-    for (int i = 0; i < request.tables_size(); ++i) {
-      const v1::TableGradients& table = request.tables(i);
-      if (table.keys().empty()) continue;
-      updates.push_back({.table = table.table(),
-                         .sources = {},
-                         .keys = ViewAs<Key>(table.keys()),
-                         .gradients = ViewAs<float>(bytes_of[i])});
-    }
-  } else if (spec_.workers == 1) {  // No key is in two parts: nothing to sum.
+  if (spec_.workers == 1) {  // No key is in two parts: nothing to sum.
     for (const PushPart& of_worker : step.parts) {
       for (const PushPart::Entry& entry : of_worker.entries) {
-        updates.push_back(
-            {.table = entry.table, .sources = {}, .keys = entry.rows->keys, .gradients = entry.rows->gradients});
+        updates.push_back({.table = entry.table, .sources = {}, .keys = entry.keys, .gradients = entry.gradients});
       }
     }
   } else {

@@ -57,8 +57,9 @@ class Job {
   void Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
             v1::PullResponse* response, Done done);
   bool CancelPull(uint64_t id);  // False: not waiting here.
+  // With an owner, request and gradients stay as they are for as long as somebody holds it.
   absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
-                    v1::PushResponse* response);
+                    std::shared_ptr<const void> owner, v1::PushResponse* response);
   absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response);
 
   // Ends waiting pulls with `reason`, and every later call. Idempotent; the first reason stays.

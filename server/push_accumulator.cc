@@ -19,6 +19,20 @@ uint64_t RowsOf(const v1::PushRequest& request) {
 
 }  // namespace
 
+PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients, std::shared_ptr<const void> owner) {
+  PushPart part;
+  part.owner = std::move(owner);
+  for (int i = 0; i < request.tables_size(); ++i) {
+    const v1::TableGradients& table = request.tables(i);
+    if (table.keys().empty()) continue;
+    part.entries.push_back({.table = table.table(),
+                            .rows = nullptr,
+                            .keys = ViewAs<Key>(table.keys()),
+                            .gradients = ViewAs<float>(gradients[i])});
+  }
+  return part;
+}
+
 PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& request,
                                     const GradientBytes& gradients) {
   PushPart part;
@@ -28,7 +42,7 @@ PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& 
     for (const v1::TableGradients& table : request.tables()) {
       if (table.keys().empty()) continue;
       std::vector<std::unique_ptr<RowGradients>>& free = free_[table.table()];
-      part.entries.push_back({.table = table.table(), .rows = nullptr});
+      part.entries.push_back({.table = table.table(), .rows = nullptr, .keys = {}, .gradients = {}});
       if (free.empty()) continue;
       part.entries.back().rows = std::move(free.back());
       free.pop_back();
@@ -38,7 +52,8 @@ PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& 
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& table = request.tables(i);
     if (table.keys().empty()) continue;
-    std::unique_ptr<RowGradients>& rows = part.entries[next++].rows;
+    PushPart::Entry& entry = part.entries[next++];
+    std::unique_ptr<RowGradients>& rows = entry.rows;
     if (rows == nullptr) rows = std::make_unique<RowGradients>();
     const std::span<const Key> keys = ViewAs<Key>(table.keys());
     rows->keys.assign(keys.begin(), keys.end());
@@ -51,13 +66,15 @@ PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& 
       rows->gradients.resize(keys.size() * dim);
       DecodeRows(type, gradients[i].data(), keys.size(), dim, rows->gradients);
     }
+    entry.keys = rows->keys;
+    entry.gradients = rows->gradients;
   }
   return part;
 }
 
 absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, const PushPart& part) {
   for (const PushPart::Entry& entry : part.entries) {
-    RETURN_IF_ERROR(Annotate(CheckGradients(spec.tables[entry.table], entry.rows->keys, entry.rows->gradients, 1),
+    RETURN_IF_ERROR(Annotate(CheckGradients(spec.tables[entry.table], entry.keys, entry.gradients, 1),
                              absl::StrCat("push of worker ", request.context().worker(), ", step ", request.step())));
   }
   return absl::OkStatus();
@@ -65,7 +82,9 @@ absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, cons
 
 void RowGradientsPool::Return(PushPart part) {
   absl::MutexLock lock(&mu_);
-  for (PushPart::Entry& entry : part.entries) free_[entry.table].push_back(std::move(entry.rows));
+  for (PushPart::Entry& entry : part.entries) {
+    if (entry.rows != nullptr) free_[entry.table].push_back(std::move(entry.rows));
+  }
 }
 
 absl::StatusOr<bool> PushAccumulator::IsNew(const v1::PushRequest& request) const {
@@ -114,7 +133,7 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
   worker.samples = request.samples();
   worker.received.insert(request.part());
   if (request.parts() > 1) {
-    for (const PushPart::Entry& entry : part.entries) worker.keys.Insert(entry.table, entry.rows->keys);
+    for (const PushPart::Entry& entry : part.entries) worker.keys.Insert(entry.table, entry.keys);
   }
   worker.rows.push_back(std::move(part));
   if (worker.received.size() == worker.parts) ++complete_workers_;

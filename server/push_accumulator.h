@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,14 +20,20 @@
 
 namespace sparrow {
 
-// The rows of one part, copied out of its request, as floats.
+// The rows of one part, as floats: copied out of its request, or where they lie in it.
 struct PushPart {
   struct Entry {
     uint32_t table = 0;
-    std::unique_ptr<RowGradients> rows;
+    std::unique_ptr<RowGradients> rows;  // The copy. Null: there is none.
+    std::span<const Key> keys;           // [n]
+    std::span<const float> gradients;    // [n, dim]
   };
   std::vector<Entry> entries;
+  std::shared_ptr<const void> owner;  // Of what was not copied; null: it is there until the push is over.
 };
+
+// REQUIRES: CheckPush has passed; all gradients are floats.
+PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients, std::shared_ptr<const void> owner);
 
 // Gradients of another type than FLOAT32, once they are floats: finite and at most kGradientMax. InvalidArgument names
 // worker, step, table and id.

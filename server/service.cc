@@ -89,6 +89,14 @@ struct Pools {
   MessagePool<v1::PushRequest> push_requests{kKeptBytesMax};
 };
 
+// A message that goes back to its pool when the last holder lets go of it.
+template <typename Message>
+std::shared_ptr<Message> TakeShared(const std::shared_ptr<Pools>& pools, MessagePool<Message> Pools::*pool) {
+  return std::shared_ptr<Message>((pools.get()->*pool).Take().release(), [pools, pool](Message* message) {
+    (pools.get()->*pool).Return(std::unique_ptr<Message>(message));
+  });
+}
+
 // One Pull. gRPC and the thread that starts it each hold it until they are through with it.
 class PullCall final : public grpc::ServerUnaryReactor {
  public:
@@ -101,10 +109,7 @@ class PullCall final : public grpc::ServerUnaryReactor {
       Finish(ToGrpcStatus(parsed));
     } else {
       // Shared with gRPC, which may send its rows after the call is done; the pool gets it back then.
-      response_ = std::shared_ptr<v1::PullResponse>(
-          pools_->pull_responses.Take().release(), [pools = pools_](v1::PullResponse* response) {
-            pools->pull_responses.Return(std::unique_ptr<v1::PullResponse>(response));
-          });
+      response_ = TakeShared(pools_, &Pools::pull_responses);
       const uint64_t id = shard_->Pull(request_.get(), response_.get(), [this](absl::Status status) { End(status); });
       id_.store(id);
       if (cancelled_.load()) shard_->CancelPull(id);
@@ -160,11 +165,10 @@ class ParameterServerService final : public CallbackService {
 
   grpc::ServerUnaryReactor* Push(grpc::CallbackServerContext* context, const grpc::ByteBuffer* buffer,
                                  grpc::ByteBuffer* answer) override {
-    std::unique_ptr<v1::PushRequest> request = pools_->push_requests.Take();
+    std::shared_ptr<v1::PushRequest> request = TakeShared(pools_, &Pools::push_requests);
     v1::PushResponse response;
     absl::Status status = Parse(*buffer, request.get());
-    if (status.ok()) status = shard_->Push(*request, &response);
-    pools_->push_requests.Return(std::move(request));
+    if (status.ok()) status = shard_->Push(std::move(request), &response);
     grpc::Status result = ToGrpcStatus(status);
     if (result.ok()) {
       bool own_buffer;

@@ -85,7 +85,13 @@ class LocalShard final : public Shard {
                     v1::PushResponse* response) override {
     return Timed(metrics_.push_seconds, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request.context()));
-      return job->Push(request, gradients, response);
+      return job->Push(request, gradients, /*owner=*/nullptr, response);
+    });
+  }
+  absl::Status Push(std::shared_ptr<const v1::PushRequest> request, v1::PushResponse* response) override {
+    return Timed(metrics_.push_seconds, [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request->context()));
+      return job->Push(*request, /*gradients=*/{}, request, response);
     });
   }
 

@@ -62,6 +62,9 @@ class Shard {
   virtual absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
                             v1::PushResponse* response) = 0;
   absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) { return Push(request, {}, response); }
+  // The same of a request that holds its gradients: it is kept, where another would be copied, until its step is
+  // applied, and does not change meanwhile.
+  virtual absl::Status Push(std::shared_ptr<const v1::PushRequest> request, v1::PushResponse* response) = 0;
   virtual absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) = 0;
   virtual absl::Status CloseJob(const v1::CloseJobRequest& request, v1::CloseJobResponse* response) = 0;
 
