@@ -132,11 +132,12 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
   worker.parts = request.parts();
   worker.samples = request.samples();
   worker.received.insert(request.part());
-  if (request.parts() > 1) {
+  const bool last = worker.received.size() == worker.parts;
+  if (!last) {  // Later parts are looked for in these.
     for (const PushPart::Entry& entry : part.entries) worker.keys.Insert(entry.table, entry.keys);
   }
   worker.rows.push_back(std::move(part));
-  if (worker.received.size() == worker.parts) ++complete_workers_;
+  if (last) ++complete_workers_;
 }
 
 PushAccumulator::Step PushAccumulator::Take() {

@@ -82,7 +82,7 @@ class PushAccumulator {
     uint32_t parts = 0;  // 0: nothing has come.
     uint64_t samples = 0;
     absl::flat_hash_set<uint32_t> received;
-    TableKeySet keys;  // Kept only if there are several parts: a single one was checked on its own.
+    TableKeySet keys;  // Of all parts but the last that comes; a part on its own was checked before.
     std::vector<PushPart> rows;
   };
 
