@@ -1,5 +1,7 @@
 #include "bench/sparrow_bench/job_run.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <utility>
@@ -30,15 +32,26 @@ namespace {
 // Everything that only grows, at one moment.
 struct Counts {
   absl::Time at;
+  double cpu_seconds = 0;
   double steps = 0;
   double rows_used = 0;
   std::array<double, kStepParts> part_seconds{};
   Shard::Usage usage;
 };
 
+double CpuSeconds() {
+  rusage usage;
+  CHECK_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 Counts Count(const WorkerMetrics& metrics, EmbeddedCluster* cluster) {
   Counts counts;
   counts.at = absl::Now();
+  counts.cpu_seconds = CpuSeconds();
   counts.steps = metrics.steps.Value();
   counts.rows_used = metrics.rows_pulled.Value() + metrics.rows_pushed.Value();
   for (size_t part = 0; part < kStepParts; ++part) counts.part_seconds[part] = metrics.step_seconds[part].Sum();
@@ -102,6 +115,7 @@ RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string
   const double steps = end.steps - begin.steps;
   const double cold_reads = static_cast<double>(end.usage.cold_reads - begin.usage.cold_reads);
   figures.step_ms = 1e3 * seconds / steps;
+  figures.cpu_ms = 1e3 * (end.cpu_seconds - begin.cpu_seconds) / steps;
   figures.samples_per_second = steps * job.train().batch_size() / seconds;
   for (size_t part = 0; part < kStepParts; ++part) {
     figures.part_ms[part] = 1e3 * (end.part_seconds[part] - begin.part_seconds[part]) / steps;

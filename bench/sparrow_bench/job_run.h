@@ -24,6 +24,7 @@ struct Window {
 struct RunFigures {
   double samples_per_second = 0;
   double step_ms = 0;
+  double cpu_ms = 0;  // Of all threads of this process, a step: it depends least on what else the machine does.
   std::array<double, kStepParts> part_ms{};  // Of a step.
   double cold_reads_per_second = 0;
   double evictions_per_second = 0;

@@ -21,8 +21,8 @@ struct TiersFlags {
   std::string jobs = "deploy/jobs";
   int64_t divisor = 8;
   int64_t batch_size = 2048;
-  int64_t warm_up_steps = 150;
-  int64_t steps = 300;
+  int64_t warm_up_steps = 100;
+  int64_t steps = 200;
   int64_t cold_rows = 400'000;
   int64_t milliseconds = 2000;  // Of the cold reads.
   std::string json;
@@ -43,15 +43,17 @@ struct Tier {
 
 void Print(const Tier& tier, const Tier& all, uint64_t record_bytes) {
   if (tier.times == 0) {
-    absl::PrintF("%-13s %10s %10s %9s %10s %8s %8s %9s %9s %11s %6s  %s\n", "name", "budget MB", "records MB",
-                 "step ms", "samples/s", "share", "DRAM hit", "cold/s", "evicted/s", "resident MB", "rows", "losses");
+    absl::PrintF("%-13s %10s %10s %9s %9s %10s %8s %8s %9s %9s %11s %6s  %s\n", "name", "budget MB", "records MB",
+                 "step ms", "CPU ms", "samples/s", "share", "DRAM hit", "cold/s", "evicted/s", "resident MB", "rows",
+                 "losses");
   }
   const RunFigures& f = tier.figures;
-  absl::PrintF("%-13s %10.1f %10.1f %9.2f %10.0f %7.1f%% %7.2f%% %9.0f %9.0f %11.1f %5.1fM  %s\n", tier.name,
+  absl::PrintF("%-13s %10.1f %10.1f %9.2f %9.2f %10.0f %7.1f%% %7.2f%% %9.0f %9.0f %11.1f %5.1fM  %s\n", tier.name,
                static_cast<double>(tier.budget_bytes) / 1e6, static_cast<double>(record_bytes) / 1e6, f.step_ms,
-               f.samples_per_second, 100 * f.samples_per_second / all.figures.samples_per_second, 100 * f.dram_hit_rate,
-               f.cold_reads_per_second, f.evictions_per_second, static_cast<double>(tier.resident_bytes) / 1e6,
-               static_cast<double>(f.rows) / 1e6, tier.losses_equal ? "equal" : "DIFFER");
+               f.cpu_ms, f.samples_per_second, 100 * f.samples_per_second / all.figures.samples_per_second,
+               100 * f.dram_hit_rate, f.cold_reads_per_second, f.evictions_per_second,
+               static_cast<double>(tier.resident_bytes) / 1e6, static_cast<double>(f.rows) / 1e6,
+               tier.losses_equal ? "equal" : "DIFFER");
   std::fflush(stdout);
 }
 
@@ -64,7 +66,8 @@ Fields Report(const Tier& tier, const Tier& all, uint64_t record_bytes) {
                    {"rows", f.rows},
                    {"dram_bytes", f.table_bytes},
                    {"resident_bytes", tier.resident_bytes},
-                   {"step_ms", f.step_ms}};
+                   {"step_ms", f.step_ms},
+                   {"cpu_ms", f.cpu_ms}};
   for (size_t part = 0; part < kStepParts; ++part) {
     fields.emplace_back(absl::StrCat(kStepPartNames[part], "_ms"), f.part_ms[part]);
   }
@@ -170,15 +173,13 @@ int TiersCommand(const Arguments& arguments) {
       .program = "sparrow-bench tiers",
       .positional = "",
       .summary =
-          "What does it cost to train tables 10 and 37 times larger than the memory of their server? A whole cluster "
-          "in\n"
-          "this process trains the same steps of criteo_kaggle's model with everything in DRAM and with those budgets\n"
-          "(the server's --memory: RocksDB's part and the index are in it, the tables' size is that of their records\n"
-          "alone). Ids are drawn by Zipf's law with exponent 1.05; all rows exist from the start, from a checkpoint.\n"
-          "The bound is the run with everything in DRAM. Losses that are not bit-equal are an error. Then cold reads "
-          "of\n"
-          "a table alone, beside MultiGet of RocksDB with the same options. Files are in the system's page cache as\n"
-          "far as it has room.",
+          "What does it cost to train tables 10 and 37 times larger than the memory of their server? A whole cluster\n"
+          "in this process trains the same steps of criteo_kaggle's model with everything in DRAM and with those\n"
+          "budgets (the server's --memory: RocksDB's part and the index are in it, the tables' size is that of their\n"
+          "records alone). Ids are drawn by Zipf's law with exponent 1.05; all rows exist from the start, from a\n"
+          "checkpoint. The bound is the run with everything in DRAM. Losses that are not bit-equal are an error. Then\n"
+          "cold reads of a table alone, beside MultiGet of RocksDB with the same options. Files are in the system's\n"
+          "page cache as far as it has room.",
       .examples = "  sparrow-bench tiers\n  sparrow-bench tiers --divisor 4 --steps 500 --json out.json\n"};
   if (const std::optional<int> status = ParseCommand(usage, options, arguments)) return *status;
   if (flags.smoke) {
