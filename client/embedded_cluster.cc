@@ -71,9 +71,13 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
       worker.data_root = options.data_root;
       worker.checkpoint_root = options.checkpoint_root;
       worker.host = "127.0.0.1";
-      if (!options.sockets) {
-        worker.transport_factory = [this](const std::string& address) { return TransportTo(address); };
-      }
+      PsTransportFactory connect = GrpcTransportFactory(worker.connect_timeout);
+      if (!options.sockets) connect = [this](const std::string& address) { return TransportTo(address); };
+      worker.transport_factory = [connect, wrap = options.wrap_transport](const std::string& address) {
+        absl::StatusOr<std::unique_ptr<PsTransport>> transport = connect(address);
+        if (transport.ok() && wrap != nullptr) transport = wrap(*std::move(transport));
+        return transport;
+      };
       ASSIGN_OR_RETURN(std::unique_ptr<Worker> started, Worker::Start(worker, &metrics_));
       workers_.push_back(std::move(started));
     }
@@ -82,6 +86,8 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
 
   CoordinatorLink* link() override { return link_.get(); }
   std::string metrics_address() const override { return metrics_address_; }
+  Metrics* metrics() override { return &metrics_; }
+  Shard* shard(uint32_t server) override { return servers_[server]->shard(); }
 
  private:
   static std::string ServerName(uint32_t index) { return absl::StrCat("inprocess:", index); }

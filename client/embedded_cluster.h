@@ -5,12 +5,16 @@
 // channel), servers (called directly), and workers. `sparrowctl run` trains on it; tests too.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/metrics.h"
 #include "coordinator/link.h"
+#include "server/shard.h"
+#include "worker/ps_transport.h"
 
 namespace sparrow {
 
@@ -25,6 +29,8 @@ struct EmbeddedClusterOptions {
   uint64_t disk_bytes = 0;                    // Of each server; 0: no limit.
   std::string metrics;   // HOST:PORT at which the metrics of all parts are served together; empty: not served.
   bool sockets = false;  // true: the data plane goes over loopback TCP, as between daemons.
+  // Put around each worker's transport to a server, by tests and measurements; null: nothing is.
+  std::function<std::unique_ptr<PsTransport>(std::unique_ptr<PsTransport>)> wrap_transport;
 };
 
 // Thread-safe.
@@ -36,6 +42,8 @@ class EmbeddedCluster {
 
   virtual CoordinatorLink* link() = 0;
   virtual std::string metrics_address() const = 0;  // As bound, or empty.
+  virtual Metrics* metrics() = 0;                   // Of all parts together.
+  virtual Shard* shard(uint32_t server) = 0;        // REQUIRES: server < options.servers.
 };
 
 }  // namespace sparrow

@@ -161,7 +161,7 @@ std::string SummaryText(const v1::JobStatus& status) {
   }
   if (!summary.step_seconds().empty()) {
     std::vector<std::string> parts;
-    for (const char* part : {"load", "pull", "forward", "backward", "allreduce", "optimizer", "push"}) {
+    for (const char* part : {"load", "pull", "forward", "backward", "allreduce", "optimizer", "push", "wait"}) {
       const auto found = summary.step_seconds().find(part);
       if (found != summary.step_seconds().end()) parts.push_back(absl::StrFormat("%s %.2f", part, 1e3 * found->second));
     }

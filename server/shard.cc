@@ -149,7 +149,7 @@ class LocalShard final : public Shard {
       sum += job->Stats();
     }
     Report(sum);
-    return {.rows = sum.rows, .memory_bytes = sum.dram_bytes};
+    return {.rows = sum.rows, .memory_bytes = sum.dram_bytes, .evictions = sum.evictions, .cold_reads = sum.cold_reads};
   }
 
  private:

@@ -75,9 +75,12 @@ class Shard {
   // Ends every waiting pull, and every later call, with Unavailable.
   virtual void Shutdown() = 0;
 
+  // Of the jobs that are open.
   struct Usage {
     uint64_t rows = 0;
-    uint64_t memory_bytes = 0;
+    uint64_t memory_bytes = 0;  // In tables, their index included.
+    uint64_t evictions = 0;     // Rows moved from DRAM to the cold tier, since each job was opened.
+    uint64_t cold_reads = 0;    // Rows read from the cold tier, likewise.
   };
   // Also brings the metrics of tables up to date. Never waits for a step or a checkpoint.
   virtual Usage GetUsage() = 0;

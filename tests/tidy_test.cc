@@ -96,7 +96,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
   };
   const std::vector<Rule> rules = {
       {"rocksdb/",
-       {"embedding/rocks_[a-z_]+\\.(h|cc)", "coordinator/[a-z_]*store\\.cc", "bench/embedding/cold_bench\\.cc"}},
+       {"embedding/rocks_[a-z_]+\\.(h|cc)", "coordinator/[a-z_]*store\\.cc", "bench/support/cold_reads\\.cc"}},
       {"prometheus/", {"base/metrics\\.cc"}},
       {"gloo/", {"dense/[a-z_]*gloo\\.cc"}},
       {"oneapi/dnnl", {"dense/.*\\.cc", "bench/dense/.*"}},

@@ -51,7 +51,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   Stopwatch watch;
 
   RETURN_IF_ERROR(pull_.Finish());
-  watch.Mark(StepPart::kPull);
+  watch.Mark(StepPart::kWait);
   const double pulled_bytes = static_cast<double>(pull_.bytes());
   // All servers have applied the step before: the rows of the next one that this one does not touch may come while it
   // computes. A batch that is not ready is not waited for.
@@ -93,7 +93,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   watch.Mark(StepPart::kOptimizer);
 
   RETURN_IF_ERROR(push_.Finish());
-  watch.Mark(StepPart::kPush);
+  watch.Mark(StepPart::kWait);
 
   const StepResult result = {.step = batch.step,
                              .samples = samples,

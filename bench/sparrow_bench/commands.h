@@ -3,8 +3,11 @@
 
 // The subcommands of sparrow-bench. Each is one file, and returns the process's exit status.
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "base/options.h"
 
 namespace sparrow::bench {
 
@@ -12,6 +15,12 @@ using Arguments = std::vector<std::string>;
 
 int PullCommand(const Arguments& arguments);
 int PushCommand(const Arguments& arguments);
+int StepCommand(const Arguments& arguments);
+int TiersCommand(const Arguments& arguments);
+
+// Sets the options of a command that takes flags alone. An exit status if it ends now: 0 after --help, 2 after a
+// complaint.
+std::optional<int> ParseCommand(const Usage& usage, const std::vector<Option>& options, const Arguments& arguments);
 
 }  // namespace sparrow::bench
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "base/log.h"
 #include "base/process.h"
 #include "bench/sparrow_bench/commands.h"
 
@@ -17,6 +18,8 @@ struct Command {
 constexpr Command kCommands[] = {
     {"pull", "rows from servers to a worker: TCP, Unix socket, and in process", PullCommand},
     {"push", "gradients from a worker to servers, applied by row-wise Adagrad", PushCommand},
+    {"step", "where the time of a training step goes, and what of a pull it hides", StepCommand},
+    {"tiers", "training with tables many times larger than memory, beside all in memory", TiersCommand},
 };
 
 int Overview(std::FILE* to, int status) {
@@ -37,9 +40,24 @@ int Main(const Arguments& arguments) {
 }
 
 }  // namespace
+
+std::optional<int> ParseCommand(const Usage& usage, const std::vector<Option>& options, const Arguments& arguments) {
+  const absl::StatusOr<ParsedArguments> parsed = ParseArguments(arguments, options);
+  if (parsed.ok() && parsed->help) {
+    std::fputs(HelpText(usage, options).c_str(), stdout);
+    return 0;
+  }
+  if (parsed.ok() && parsed->positional.empty()) return std::nullopt;
+  const std::string wrong =
+      parsed.ok() ? "unexpected argument \"" + parsed->positional[0] + "\"" : std::string(parsed.status().message());
+  std::fprintf(stderr, "%s: %s\n", usage.program.c_str(), wrong.c_str());
+  return 2;
+}
+
 }  // namespace sparrow::bench
 
 int main(int argc, char** argv) {
   sparrow::PrepareProcess(argv);
+  sparrow::SetMinLogSeverity(sparrow::LogSeverity::kWarning);  // What clusters in this process tell of themselves.
   return sparrow::bench::Main({argv + 1, argv + argc});
 }

@@ -22,25 +22,37 @@ void PrintMeasurement(const Measurement& m, bool first) {
   std::fflush(stdout);
 }
 
-absl::Status WriteJson(const std::vector<Measurement>& measurements, const std::string& path) {
+absl::Status WriteJson(const std::vector<Fields>& objects, const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const Measurement& m : measurements) {
-    list.push_back({{"name", m.name},
-                    {"transport", m.transport},
-                    {"wire", m.wire},
-                    {"keys", m.keys},
-                    {"dim", m.dim},
-                    {"servers", m.servers},
-                    {"workers", m.workers},
-                    {"rows_per_second", m.rows_per_second},
-                    {"p50_ms", m.p50_ms},
-                    {"p99_ms", m.p99_ms},
-                    {"bound", m.bound},
-                    {"bound_rows_per_second", m.bound_rows_per_second},
-                    {"checksum", m.checksum}});
+  for (const Fields& fields : objects) {
+    nlohmann::ordered_json object = nlohmann::ordered_json::object();
+    for (const auto& [name, value] : fields) {
+      std::visit([&object, &name = name](const auto& held) { object[name] = held; }, value);
+    }
+    list.push_back(std::move(object));
   }
   return WriteFileAtomically(path, list.dump(2) + "\n");
+}
+
+absl::Status WriteJson(const std::vector<Measurement>& measurements, const std::string& path) {
+  std::vector<Fields> objects;
+  for (const Measurement& m : measurements) {
+    objects.push_back({{"name", m.name},
+                       {"transport", m.transport},
+                       {"wire", m.wire},
+                       {"keys", m.keys},
+                       {"dim", m.dim},
+                       {"servers", m.servers},
+                       {"workers", m.workers},
+                       {"rows_per_second", m.rows_per_second},
+                       {"p50_ms", m.p50_ms},
+                       {"p99_ms", m.p99_ms},
+                       {"bound", m.bound},
+                       {"bound_rows_per_second", m.bound_rows_per_second},
+                       {"checksum", m.checksum}});
+  }
+  return WriteJson(objects, path);
 }
 
 double Percentile(std::vector<double> values, double share) {

@@ -5,13 +5,15 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 
 namespace sparrow::bench {
 
-// One measurement beside its bound, which is measured in the same run.
+// One measurement of pull or push beside its bound, which is measured in the same run.
 struct Measurement {
   std::string name = "";       // "pull", "push", "pull_in_process"
   std::string transport = "";  // "tcp", "unix", "direct"
@@ -31,7 +33,13 @@ struct Measurement {
 // Prints a line of the table, under a heading if it is the first.
 void PrintMeasurement(const Measurement& measurement, bool first);
 
-// A list of objects, one a measurement, whose fields are those above. Nothing if the path is empty.
+// The fields of one object of the report, in their order. The first is "name"; "bound" is what the measurement is held
+// against, and a field "bound_..." its figure.
+using Fields = std::vector<std::pair<std::string, std::variant<std::string, uint64_t, double, bool>>>;
+
+// A list of objects, one a measurement. Nothing if the path is empty.
+absl::Status WriteJson(const std::vector<Fields>& objects, const std::string& path);
+// The same of measurements of rows, whose fields are those above.
 absl::Status WriteJson(const std::vector<Measurement>& measurements, const std::string& path);
 
 // The middle, and what one in a hundred exceeds. REQUIRES: not empty.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -78,6 +79,41 @@ TEST_F(EmbeddedClusterTest, TheLossesDoNotDependOnMembersOrSockets) {
     EXPECT_EQ(more.summary().workers(), options.workers);
     EXPECT_EQ(more.summary().servers(), options.servers);
   }
+}
+
+TEST_F(EmbeddedClusterTest, EveryTransportIsWrapped) {
+  for (const bool sockets : {false, true}) {
+    SCOPED_TRACE(sockets);
+    std::atomic<int> wrapped{0};
+    EmbeddedClusterOptions options = Options(2, 2);
+    options.sockets = sockets;
+    options.wrap_transport = [&wrapped](std::unique_ptr<PsTransport> inner) {
+      ++wrapped;
+      return inner;
+    };
+    const v1::JobStatus ended = TrainEmbedded(SmallJob(kDlrm), options);
+    EXPECT_EQ(ended.state(), v1::JobStatus::SUCCEEDED) << ended.message();
+    EXPECT_EQ(wrapped, 4);  // Of each worker to each server.
+  }
+}
+
+TEST_F(EmbeddedClusterTest, ATinyBudgetIsSeenInTheShardsUsage) {
+  EmbeddedClusterOptions options = Options(1, 1);
+  options.memory_bytes = 6 << 10;  // The indexes alone use it up.
+  absl::StatusOr<std::unique_ptr<EmbeddedCluster>> cluster = EmbeddedCluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  v1::Job job = SmallJob(kDlrm);
+  job.mutable_train()->set_epochs(1000000);
+  v1::SubmitRequest request;
+  *request.mutable_job() = job;
+  const absl::StatusOr<v1::SubmitResponse> submitted = (*cluster)->link()->Submit(request);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const absl::Status watched = (*cluster)->link()->WatchJob(
+      submitted->job_id(), [](const v1::JobStatus& status) { return status.progress().step() < 100; });
+  EXPECT_TRUE(absl::IsCancelled(watched)) << watched;
+  const Shard::Usage usage = (*cluster)->shard(0)->GetUsage();
+  EXPECT_GT(usage.evictions, 0u);
+  EXPECT_GT(usage.cold_reads, 0u);
 }
 
 TEST_F(EmbeddedClusterTest, EndsInMidJobWithinSeconds) {
