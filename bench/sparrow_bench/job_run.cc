@@ -201,7 +201,7 @@ absl::StatusOr<std::string> WriteFullCheckpoint(const v1::Job& job, const std::s
   options.context.set_job_id("full");
   options.context.set_epoch(1);
   options.context.set_fingerprint(ConfigFingerprint(tables, job.train().seed(), shards));
-  options.dims = layout.Dims();
+  options.tables = layout.Shapes();
   std::vector<PsServer> ends;
   ends.push_back({"this process", MakeDirectTransport(shard.get())});
   PsClient client(options, shards, std::move(ends));
