@@ -1,6 +1,7 @@
-// The cold tier in RocksDB: a column family a table, a record a value. Keys are (bucket, row key) in big-endian bytes,
-// so that RocksDB's order is the order of exports and a range of buckets is a range of keys. Fixed for ever, like the
-// bucket itself (partition.h).
+// The cold tier in RocksDB: a record a value, keys are (table, bucket, row key) in big-endian bytes, so that RocksDB's
+// order is the order of exports and a range of buckets of a table is a range of keys. Tables are numbered as they are
+// opened, and share one column family: with one each, dozens of tables would write dozens of small files wherever one
+// large one does, and merge each of them with all that the table has.
 
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
@@ -27,20 +28,24 @@
 namespace sparrow {
 namespace {
 
-constexpr size_t kKeyBytes = 10;
+constexpr size_t kKeyBytes = 12;
+constexpr size_t kRowKeyAt = 4;
 using RocksKey = std::array<char, kKeyBytes>;
+static_assert(kBuckets < 1 << 16);  // So that kBuckets, the end of the last one's range, has a key too.
 
-RocksKey MakeRocksKey(uint32_t bucket, Key key) {
+RocksKey MakeRocksKey(uint16_t table, uint32_t bucket, Key key) {
   RocksKey bytes;
-  bytes[0] = static_cast<char>(bucket >> 8);
-  bytes[1] = static_cast<char>(bucket);
-  for (int i = 0; i < 8; ++i) bytes[2 + i] = static_cast<char>(key >> (56 - 8 * i));
+  bytes[0] = static_cast<char>(table >> 8);
+  bytes[1] = static_cast<char>(table);
+  bytes[2] = static_cast<char>(bucket >> 8);
+  bytes[3] = static_cast<char>(bucket);
+  for (int i = 0; i < 8; ++i) bytes[kRowKeyAt + i] = static_cast<char>(key >> (56 - 8 * i));
   return bytes;
 }
 
 Key RowKeyOf(const rocksdb::Slice& bytes) {
   Key key = 0;
-  for (int i = 0; i < 8; ++i) key = key << 8 | static_cast<uint8_t>(bytes[2 + i]);
+  for (int i = 0; i < 8; ++i) key = key << 8 | static_cast<uint8_t>(bytes[kRowKeyAt + i]);
   return key;
 }
 
@@ -57,12 +62,8 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view verb, ab
 
 class RocksStore final : public ColdStore {
  public:
-  RocksStore(std::string directory, std::shared_ptr<RocksShare> share, std::unique_ptr<rocksdb::DB> db,
-             rocksdb::ColumnFamilyOptions family_options)
-      : directory_(std::move(directory)),
-        share_(std::move(share)),
-        db_(std::move(db)),
-        family_options_(std::move(family_options)) {}
+  RocksStore(std::string directory, std::shared_ptr<RocksShare> share, std::unique_ptr<rocksdb::DB> db)
+      : directory_(std::move(directory)), share_(std::move(share)), db_(std::move(db)) {}
 
   ~RocksStore() override {
     {
@@ -76,22 +77,13 @@ class RocksStore final : public ColdStore {
 
   absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) override;
 
-  // Takes a few syncs of RocksDB's manifest, so a table asks for it when it first has something to write.
-  absl::StatusOr<rocksdb::ColumnFamilyHandle*> MakeFamily(const std::string& name) {
-    rocksdb::ColumnFamilyHandle* family = nullptr;
-    // The prefix keeps a table called "default" apart from RocksDB's own family.
-    RETURN_IF_ERROR(FromRocks(db_->CreateColumnFamily(family_options_, absl::StrCat("table.", name), &family),
-                              absl::StrCat("make table \"", name, "\""), directory_));
-    return family;
-  }
-
-  // family is null if none was made.
-  void Close(const std::string& name, rocksdb::ColumnFamilyHandle* family) {
-    if (family != nullptr) {
-      const rocksdb::Status dropped = db_->DropColumnFamily(family);
+  // `written`: whether it ever had a row.
+  void Close(const std::string& name, uint16_t table, bool written) {
+    if (written) {
+      const RocksKey begin = MakeRocksKey(table, 0, 0), end = MakeRocksKey(table, kBuckets, 0);
+      const rocksdb::Status dropped =
+          db_->DeleteRange(ColdWriteOptions(), db_->DefaultColumnFamily(), AsSlice(begin), AsSlice(end));
       if (!dropped.ok()) LOG(WARNING) << FromRocks(dropped, absl::StrCat("drop table \"", name, "\""), directory_);
-      const rocksdb::Status closed = db_->DestroyColumnFamilyHandle(family);
-      if (!closed.ok()) LOG(WARNING) << FromRocks(closed, absl::StrCat("close table \"", name, "\""), directory_);
     }
     absl::MutexLock lock(&mu_);
     open_.erase(name);
@@ -130,22 +122,22 @@ class RocksStore final : public ColdStore {
   const std::string directory_;
   const std::shared_ptr<RocksShare> share_;
   std::unique_ptr<rocksdb::DB> db_;
-  const rocksdb::ColumnFamilyOptions family_options_;
 
   absl::Mutex mu_;
   std::set<std::string> open_ ABSL_GUARDED_BY(mu_);
+  uint32_t tables_ ABSL_GUARDED_BY(mu_) = 0;  // That were ever opened.
 };
 
 class RocksTable final : public ColdTable {
  public:
-  RocksTable(RocksStore* store, std::string name, uint64_t record_bytes)
-      : store_(store), name_(std::move(name)), record_bytes_(record_bytes) {}
-  ~RocksTable() override { store_->Close(name_, family()); }
+  RocksTable(RocksStore* store, std::string name, uint16_t number, uint64_t record_bytes)
+      : store_(store), name_(std::move(name)), number_(number), record_bytes_(record_bytes) {}
+  ~RocksTable() override { store_->Close(name_, number_, written()); }
 
   absl::Status Read(std::span<const Key> keys, std::span<char> records, std::span<uint8_t> found) const override {
     CHECK_EQ(records.size(), keys.size() * record_bytes_);
     CHECK_EQ(found.size(), keys.size());
-    if (family() == nullptr) {
+    if (!written()) {
       std::fill(found.begin(), found.end(), uint8_t{0});
       return absl::OkStatus();
     }
@@ -156,7 +148,7 @@ class RocksTable final : public ColdTable {
       uint32_t position;
     };
     std::vector<Wanted> wanted(keys.size());
-    for (uint32_t i = 0; i < keys.size(); ++i) wanted[i] = {MakeRocksKey(BucketOf(keys[i]), keys[i]), i};
+    for (uint32_t i = 0; i < keys.size(); ++i) wanted[i] = {MakeRocksKey(number_, BucketOf(keys[i]), keys[i]), i};
     std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) {
       return std::memcmp(a.rocks_key.data(), b.rocks_key.data(), kKeyBytes) < 0;
     });
@@ -169,7 +161,7 @@ class RocksTable final : public ColdTable {
       const std::span<const Wanted> some =
           std::span<const Wanted>(wanted).subspan(begin).first(std::min(kAtOnce, wanted.size() - begin));
       for (size_t i = 0; i < some.size(); ++i) slices[i] = AsSlice(some[i].rocks_key);
-      store_->db()->MultiGet(options, family(), some.size(), slices.data(), values.data(), statuses.data(),
+      store_->db()->MultiGet(options, store_->db()->DefaultColumnFamily(), some.size(), slices.data(), values.data(), statuses.data(),
                              /*sorted_input=*/true);
       for (size_t i = 0; i < some.size(); ++i) {
         const uint32_t position = some[i].position;
@@ -186,11 +178,11 @@ class RocksTable final : public ColdTable {
 
   absl::Status Write(std::span<const Key> keys, std::span<const char* const> records) override {
     CHECK_EQ(records.size(), keys.size());
-    ASSIGN_OR_RETURN(rocksdb::ColumnFamilyHandle* const family, MakeFamily());
+    written_.store(true, std::memory_order_relaxed);
     rocksdb::WriteBatch batch(keys.size() * (record_bytes_ + kKeyBytes + 8));
     for (size_t i = 0; i < keys.size(); ++i) {
-      const RocksKey key = MakeRocksKey(BucketOf(keys[i]), keys[i]);
-      const rocksdb::Status put = batch.Put(family, AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
+      const RocksKey key = MakeRocksKey(number_, BucketOf(keys[i]), keys[i]);
+      const rocksdb::Status put = batch.Put(AsSlice(key), rocksdb::Slice(records[i], record_bytes_));
       CHECK(put.ok()) << put.ToString();  // Into memory.
     }
     return store_->Write(&batch, keys.size() * (record_bytes_ + kKeyBytes),
@@ -198,11 +190,11 @@ class RocksTable final : public ColdTable {
   }
 
   absl::Status Erase(std::span<const Key> keys) override {
-    if (family() == nullptr) return absl::OkStatus();
+    if (!written()) return absl::OkStatus();
     rocksdb::WriteBatch batch(keys.size() * (kKeyBytes + 8));
     for (const Key row_key : keys) {
-      const RocksKey key = MakeRocksKey(BucketOf(row_key), row_key);
-      const rocksdb::Status put = batch.Delete(family(), AsSlice(key));
+      const RocksKey key = MakeRocksKey(number_, BucketOf(row_key), row_key);
+      const rocksdb::Status put = batch.Delete(AsSlice(key));
       CHECK(put.ok()) << put.ToString();  // Into memory.
     }
     return store_->Write(&batch, 0, absl::StrCat("erase ", keys.size(), " rows"));
@@ -210,14 +202,14 @@ class RocksTable final : public ColdTable {
 
   absl::Status Scan(uint32_t bucket_begin, uint32_t bucket_end,
                     absl::FunctionRef<absl::Status(Key, absl::string_view)> visit) const override {
-    if (family() == nullptr) return absl::OkStatus();
-    const RocksKey begin = MakeRocksKey(bucket_begin, 0), end = MakeRocksKey(bucket_end, 0);
+    if (!written()) return absl::OkStatus();
+    const RocksKey begin = MakeRocksKey(number_, bucket_begin, 0), end = MakeRocksKey(number_, bucket_end, 0);
     const rocksdb::Slice upper = AsSlice(end);
     rocksdb::ReadOptions options;
     options.iterate_upper_bound = &upper;
     options.fill_cache = false;  // Would push out what training reads.
     options.readahead_size = 2 << 20;
-    const std::unique_ptr<rocksdb::Iterator> it(store_->db()->NewIterator(options, family()));
+    const std::unique_ptr<rocksdb::Iterator> it(store_->db()->NewIterator(options));
     for (it->Seek(AsSlice(begin)); it->Valid(); it->Next()) {
       const Key key = RowKeyOf(it->key());
       RETURN_IF_ERROR(CheckSize(key, it->value()));
@@ -228,8 +220,13 @@ class RocksTable final : public ColdTable {
 
   uint64_t FileBytes() const override {
     uint64_t bytes = 0;
-    if (family() == nullptr) return bytes;
-    store_->db()->GetIntProperty(family(), rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+    if (!written()) return bytes;
+    const RocksKey begin = MakeRocksKey(number_, 0, 0), end = MakeRocksKey(number_, kBuckets, 0);
+    const rocksdb::Range range(AsSlice(begin), AsSlice(end));
+    const rocksdb::SizeApproximationOptions options;  // Of files alone.
+    const rocksdb::Status status =
+        store_->db()->GetApproximateSizes(options, store_->db()->DefaultColumnFamily(), &range, 1, &bytes);
+    if (!status.ok()) LOG(WARNING) << FromRocks(status, "tell the size of its files", store_->directory());
     return bytes;
   }
 
@@ -241,33 +238,28 @@ class RocksTable final : public ColdTable {
                                             "; has something else written there?"));
   }
 
-  // Null until something has been written.
-  rocksdb::ColumnFamilyHandle* family() const { return family_.load(std::memory_order_acquire); }
-
-  absl::StatusOr<rocksdb::ColumnFamilyHandle*> MakeFamily() {
-    if (family() != nullptr) return family();
-    absl::MutexLock lock(&mu_);
-    if (family() != nullptr) return family();
-    ASSIGN_OR_RETURN(rocksdb::ColumnFamilyHandle* const made, store_->MakeFamily(name_));
-    family_.store(made, std::memory_order_release);
-    return made;
-  }
+  bool written() const { return written_.load(std::memory_order_relaxed); }
 
   RocksStore* const store_;
   const std::string name_;
+  const uint16_t number_;
   const uint64_t record_bytes_;
 
-  absl::Mutex mu_;  // Held while the family is made.
-  // Release and acquire: who sees the pointer sees what it points to.
-  std::atomic<rocksdb::ColumnFamilyHandle*> family_{nullptr};
+  // Relaxed: who looks for a row that another thread has written is ordered behind that thread by its caller.
+  std::atomic<bool> written_{false};
 };
 
 absl::StatusOr<std::unique_ptr<ColdTable>> RocksStore::OpenTable(const std::string& name, uint64_t record_bytes) {
   absl::MutexLock lock(&mu_);
+  if (tables_ == 1 << 16) {
+    return absl::ResourceExhaustedError(absl::StrCat("cold store ", directory_, ": table \"", name,
+                                                     "\" is one more than the ", tables_, " that it can number"));
+  }
   if (!open_.insert(name).second) {
     return absl::AlreadyExistsError(absl::StrCat("cold store ", directory_, ": table \"", name, "\" is open already"));
   }
-  return std::unique_ptr<ColdTable>(std::make_unique<RocksTable>(this, name, record_bytes));
+  return std::unique_ptr<ColdTable>(
+      std::make_unique<RocksTable>(this, name, static_cast<uint16_t>(tables_++), record_bytes));
 }
 
 }  // namespace
@@ -283,7 +275,7 @@ absl::StatusOr<std::unique_ptr<ColdStore>> ColdStore::Create(const std::string& 
   rocksdb::DB* db = nullptr;
   RETURN_IF_ERROR(FromRocks(rocksdb::DB::Open(rocks, directory, &db), "open", directory));
   return std::unique_ptr<ColdStore>(
-      std::make_unique<RocksStore>(directory, std::move(rocks_share), std::unique_ptr<rocksdb::DB>(db), rocks));
+      std::make_unique<RocksStore>(directory, std::move(rocks_share), std::unique_ptr<rocksdb::DB>(db)));
 }
 
 }  // namespace sparrow

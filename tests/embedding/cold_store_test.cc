@@ -132,7 +132,7 @@ TEST(ColdStoreBudget, AWriteOverTheDiskBudgetNamesPathUseAndLimitAndChangesNothi
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(
       std::string(status.message()),
-      testing::AllOf(testing::HasSubstr(directory.File("a")), testing::HasSubstr("write 500 rows of 17000 bytes"),
+      testing::AllOf(testing::HasSubstr(directory.File("a")), testing::HasSubstr("write 500 rows of 18000 bytes"),
                      testing::HasSubstr("is 2097152 bytes and "), testing::HasSubstr("--disk")));
   EXPECT_GT(written.size() * kRecordBytes, kLimit / 8);
   // The budget is one for both: the other store gets no more than what flushing has freed meanwhile.
