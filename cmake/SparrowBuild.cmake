@@ -114,7 +114,8 @@ set(SPARROW_THREADED_TESTS
   client/direct_transport client/embedded_cluster
   coordinator/control_plane coordinator/fuzz coordinator/link coordinator/stress
   dense/collective
-  embedding/cold_store embedding/host_table embedding/key_filter embedding/page_pool embedding/row_ledger embedding/table_model embedding/tiered_table
+  embedding/background_writer embedding/cold_store embedding/host_table embedding/key_filter embedding/model_checker embedding/page_pool
+  embedding/row_ledger embedding/table_model embedding/table_stress embedding/tiered_table
   server/checkpoint_files server/pull_ahead server/server server/service server/shard
   worker/batch_reader worker/ps_client worker/trainer worker/worker)
 

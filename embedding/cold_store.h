@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "embedding/background_writer.h"
 #include "embedding/partition.h"
 
 namespace sparrow {
@@ -82,6 +83,12 @@ class ColdStore {
 
   // An empty table. AlreadyExists if one of this name is open.
   virtual absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) = 0;
+
+  // Writes for the tables of this store.
+  BackgroundWriter& background_writer() { return background_writer_; }
+
+ private:
+  BackgroundWriter background_writer_;
 };
 
 }  // namespace sparrow

@@ -139,6 +139,28 @@ std::vector<RowIndex::Entry*> DramTier::ChooseVictims(uint64_t rows, Stripe* str
   return victims;
 }
 
+void DramTier::AddReady(std::span<const Key> keys, Stripe* stripe) {
+  stripe->ready.insert(stripe->ready.begin(), keys.rbegin(), keys.rend());
+}
+
+uint64_t DramTier::EraseReady(uint64_t rows, Stripe* stripe) {
+  uint64_t erased = 0;
+  while (erased < rows && !stripe->ready.empty()) {
+    const Key key = stripe->ready.back();
+    stripe->ready.pop_back();
+    RowIndex::Entry* const entry = stripe->index.Find(key, RowIndex::Hash(key));
+    // Forgotten or evicted since, perhaps made anew, and perhaps being written again.
+    if (entry == nullptr || (entry->flags & (RowIndex::kChosen | RowIndex::kWriting)) != RowIndex::kChosen) continue;
+    if ((entry->flags & (RowIndex::kReferenced | RowIndex::kDirty)) != 0) {
+      entry->flags &= ~uint32_t{RowIndex::kChosen};
+      continue;
+    }
+    Erase(key, stripe);
+    ++erased;
+  }
+  return erased;
+}
+
 void DramTier::Compact() {
   const uint32_t rows_kept = static_cast<uint32_t>(rows());
   std::vector<uint32_t> low;  // Free slots below rows_kept: exactly as many as rows lie above.

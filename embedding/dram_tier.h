@@ -60,6 +60,10 @@ class DramTier {
     uint64_t reserved ABSL_GUARDED_BY(mu) = 0;       // Rows promised to somebody (HostTable).
     uint64_t cold_writes ABSL_GUARDED_BY(mu) = 0;    // Batches of its rows that went to the cold tier.
     uint64_t clock_hand ABSL_GUARDED_BY(mu) = 0;     // Position in index.all().
+    // TieredTable's: keys that were chosen and are in the cold tier as they are here, the next to be evicted last; some
+    // may have gone, or been used, since. And whether more of them were asked for.
+    std::vector<Key> ready ABSL_GUARDED_BY(mu);
+    bool wants_ready ABSL_GUARDED_BY(mu) = false;
   };
 
   // budget outlives this.
@@ -97,6 +101,13 @@ class DramTier {
   // Up to `rows` entries to evict, by CLOCK (second chance): the hand goes round, spares an entry that was referenced
   // since it came by last, and takes the next that was not. Sets kChosen in them. Valid until the index changes.
   std::vector<RowIndex::Entry*> ChooseVictims(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // `keys`, in the order in which they were chosen, are the last to be evicted of those ready. REQUIRES: kChosen.
+  void AddReady(std::span<const Key> keys, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
+
+  // Erases up to `rows` rows that are ready and were not used since; those that were are not chosen any more. Returns
+  // how many it erased: fewer than `rows` if no more are ready.
+  uint64_t EraseReady(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
 
   // Moves rows into the free slots, so that all memory behind the last goes back to the budget and the machine.
   // REQUIRES: no other call runs; nothing is reserved.

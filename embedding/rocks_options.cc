@@ -61,9 +61,9 @@ rocksdb::Options MakeRocksOptions(const RocksShare& share) {
   // Every read asks the buffers first; a filter there spares a search through a skip list, most of a read's time.
   rocks.memtable_whole_key_filtering = true;
   rocks.memtable_prefix_bloom_size_ratio = 0.05;
-  // Rows that come are spread over all keys, so a merge by levels would rewrite a whole level for each few files: merging
-  // files of about one size instead costs a training step far beyond its budget about a fifth less processor time. The
-  // price: older records may take as much disk as the newest ones before they go.
+  // Rows that come are spread over all keys, so a merge by levels would rewrite a whole level for each few files. To
+  // merge files of about one size instead costs a training step far beyond its budget about a fifth less processor
+  // time. The price: older records may take as much disk as the newest ones before they go.
   rocks.compaction_style = rocksdb::kCompactionStyleUniversal;
   rocks.compaction_options_universal.size_ratio = 10;
   rocks.compaction_options_universal.max_size_amplification_percent = 100;

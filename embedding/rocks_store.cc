@@ -161,8 +161,8 @@ class RocksTable final : public ColdTable {
       const std::span<const Wanted> some =
           std::span<const Wanted>(wanted).subspan(begin).first(std::min(kAtOnce, wanted.size() - begin));
       for (size_t i = 0; i < some.size(); ++i) slices[i] = AsSlice(some[i].rocks_key);
-      store_->db()->MultiGet(options, store_->db()->DefaultColumnFamily(), some.size(), slices.data(), values.data(), statuses.data(),
-                             /*sorted_input=*/true);
+      store_->db()->MultiGet(options, store_->db()->DefaultColumnFamily(), some.size(), slices.data(), values.data(),
+                             statuses.data(), /*sorted_input=*/true);
       for (size_t i = 0; i < some.size(); ++i) {
         const uint32_t position = some[i].position;
         found[position] = statuses[i].ok() ? 1 : 0;

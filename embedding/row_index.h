@@ -25,7 +25,8 @@ class RowIndex {
     kReferenced = 2,  // Used since the clock hand passed last.
     kDirty = 4,       // Differs from the cold tier's copy, or there is none.
     kInCold = 8,      // The cold tier has a row of this key (perhaps an older one).
-    kChosen = 16,     // About to be evicted.
+    kChosen = 16,     // By the clock, to be evicted.
+    kWriting = 32,    // A copy is on its way to the cold tier. Set together with kChosen.
   };
   struct Entry {
     Key key;

@@ -71,7 +71,8 @@ class Table {
   virtual absl::Status Import(Key key, absl::string_view record) = 0;
 
   virtual TableStats Stats() const = 0;
-  // Adds the decisions of admission and eviction alone: a few loads, where Stats may ask the cold tier.
+  // Adds the decisions of admission and eviction and the rows written to the cold tier alone: a few loads, where Stats
+  // may ask the cold tier.
   virtual void AddDecisionsTo(TableStats* stats) const = 0;
 
  protected:
@@ -84,12 +85,22 @@ class Table {
 // Rows in DRAM only: ResourceExhausted, naming table and bytes, once the budget is full.
 std::unique_ptr<Table> MakeHostTable(TableSpec spec, MemoryBudget* budget);
 
-// DRAM over a cold tier: rows not used recently (CLOCK) are written to `cold` in batches and leave DRAM when the budget
-// is used up, and come back when used for training. However small the budget, a table keeps room for a few rows (one a
-// stripe, 16 to 256 of them) and an index of 128 bytes a stripe. A full or failing disk is an error of the call that
-// needed it and names the directory; rows stay in DRAM until they are safely in the cold tier. budget and cold outlive
-// the table.
-absl::StatusOr<std::unique_ptr<Table>> MakeTieredTable(TableSpec spec, MemoryBudget* budget, ColdStore* cold);
+// How a tiered table writes.
+struct TieredOptions {
+  static constexpr uint64_t kInLineOnly = UINT64_MAX;
+  // Rows that a stripe holds before the background thread writes for it: with fewer, waking it costs more than the
+  // batch. At least 8. kInLineOnly: rows are written by the calls that need their room, and there is no thread.
+  uint64_t background_rows_min = 128;
+};
+
+// DRAM over a cold tier: rows not used recently (CLOCK) leave DRAM when the budget is used up, and come back when used
+// for training. A thread of `cold` writes them in batches before their room is needed; a call that needs room sooner
+// writes some itself, so that training is never far ahead of the disk. However small the budget, a table keeps room for
+// a few rows (one a stripe, 16 to 256 of them) and an index of 128 bytes a stripe. A full or failing disk is an error
+// of the call that needed it and names the directory; rows stay in DRAM until they are safely in the cold tier. budget
+// and cold outlive the table.
+absl::StatusOr<std::unique_ptr<Table>> MakeTieredTable(TableSpec spec, MemoryBudget* budget, ColdStore* cold,
+                                                       const TieredOptions& options = {});
 
 }  // namespace sparrow
 

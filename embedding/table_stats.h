@@ -13,7 +13,11 @@ struct TableStats {
   uint64_t disk_rows = 0;   // Rows in the cold tier (a row may be in both).
   uint64_t disk_bytes = 0;  // In files; what RocksDB still holds in memory is not in it.
   uint64_t rows = 0;        // Distinct rows.
-  uint64_t evictions = 0;   // Rows moved from DRAM to the cold tier, since the start.
+  uint64_t evictions = 0;   // Rows that left DRAM for the cold tier, since the start.
+  // Rows written to the cold tier, since the start: by the background thread; and, because it was behind or memory was
+  // wanted back, by a call that needed room.
+  uint64_t written_in_background = 0;
+  uint64_t written_in_line = 0;
   uint64_t cold_reads = 0;  // Rows read from the cold tier, since the start.
   uint64_t saturated_weights =
       0;  // Weights beyond the range of a 16-bit storage, since the start: made its largest number.
@@ -32,6 +36,8 @@ struct TableStats {
     disk_bytes += other.disk_bytes;
     rows += other.rows;
     evictions += other.evictions;
+    written_in_background += other.written_in_background;
+    written_in_line += other.written_in_line;
     cold_reads += other.cold_reads;
     saturated_weights += other.saturated_weights;
     admitted += other.admitted;

@@ -1,10 +1,20 @@
 // DRAM over a cold tier. A key's newest record is in DRAM if it is there at all, else in the cold tier, else it is the
-// initial value. Rows enter DRAM when training uses them and leave it by CLOCK, a batch of one stripe at a time, under
-// that stripe's lock.
+// initial value. Rows enter DRAM when training uses them and leave it by CLOCK.
+//
+// Once a stripe has evicted, the background thread goes ahead of it: it chooses the rows to go next (kChosen), copies
+// the dirty ones under the stripe's lock (kDirty off, kWriting on), writes the copies with no stripe's lock held, and
+// then makes them `ready` (kWriting off, kInCold on). To make room is to erase ready rows, unless they have been used
+// since. If none is ready, the thread is behind, and the call that needs room chooses and writes a batch itself, under
+// the stripe's lock: so training slows down to what the disk takes. A row with kWriting is neither evicted nor
+// forgotten nor written by anybody else, or an older copy could replace a newer one in the cold tier; an update
+// meanwhile makes it dirty as ever. After a failed write its rows are dirty again and nobody's choice.
 //
 // Cold reads of a batch happen in one look-up with no lock held. Meanwhile another thread may bring one of the rows in,
 // change it and evict it again, and what was read would be old. Each stripe therefore counts its writes to the cold
-// tier: if the count has moved since the key was found missing, the key is read once more, under the lock.
+// tier, before a row that was written may leave: if the count has moved since the key was found missing, the key is
+// read once more, under the lock.
+//
+// Locks, in this order: mu_, writing_mu_, a stripe's, and the budget's or the background writer's own.
 
 #include <algorithm>
 #include <atomic>
@@ -52,18 +62,25 @@ struct ColdRows {
   std::vector<uint8_t> found;   // [keys]
 };
 
-class TieredTable final : public Table, private MemoryBudget::Holder {
+class TieredTable final : public Table, private MemoryBudget::Holder, private BackgroundWriter::Source {
  public:
-  TieredTable(TableSpec spec_in, MemoryBudget* budget, std::unique_ptr<ColdTable> cold)
+  TieredTable(TableSpec spec_in, MemoryBudget* budget, std::unique_ptr<ColdTable> cold, BackgroundWriter* writer,
+              const TieredOptions& options)
       : Table(std::move(spec_in)),
         layout_(spec().Layout()),
+        options_(options),
         budget_(budget),
+        writer_(writer),
         cold_(std::move(cold)),
         ledger_(RowLedger::Make(spec(), budget)),
         dram_(spec(), budget) {
+    CHECK_GE(options.background_rows_min, kReadyShare);
     budget_->Register(this);
   }
-  ~TieredTable() override { budget_->Unregister(this); }
+  ~TieredTable() override {
+    budget_->Unregister(this);  // First: when memory is given back, rows may be asked for from the writer.
+    writer_->Remove(this);
+  }
 
   absl::Status Pull(std::span<const Key> keys, PullMode mode, std::span<float> rows) override {
     CHECK_EQ(rows.size(), keys.size() * dim());
@@ -166,10 +183,17 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
 
   void AddDecisionsTo(TableStats* stats) const override {
     if (ledger_ != nullptr) ledger_->AddDecisionsTo(stats);
+    stats->written_in_background += written_in_background_.load(std::memory_order_relaxed);
+    stats->written_in_line += written_in_line_.load(std::memory_order_relaxed);
   }
 
  private:
   static constexpr uint64_t kRowsAtOnce = 16;  // A stripe takes memory for at least so many, if that many are wanted.
+  // Rows that a stripe has ready: few, so that hardly one is used again and written in vain; many enough for the calls
+  // that run until the thread has written more. At most a kReadyShare-th of its rows, so that there are always others.
+  static constexpr uint64_t kReadyShare = 8;
+  static constexpr uint64_t kReadyMax = 1024;
+  static constexpr uint64_t kBatchBytes = 1 << 20;  // Copied by the background thread, of however many stripes.
 
   // gradient(i) is that of keys[i].
   template <typename Gradient>
@@ -211,38 +235,48 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     absl::MutexLock lock(&stripe.mu);
     const bool may_be_old = stripe.cold_writes != plan->cold_writes[s];
     std::vector<char> newer(may_be_old ? layout_.record_bytes() : 0);
-    uint64_t room = 0;
-    for (size_t i = 0; i < missing.size(); ++i) {
-      const Key key = keys[missing[i]];
-      RowIndex::Entry* entry = stripe.index.Find(key, RowIndex::Hash(key));
-      if (entry == nullptr) {
-        uint8_t in_cold = cold.found[cold.begin[s] + i];
-        const char* record =
-            in_cold != 0 ? cold.records.data() + (cold.begin[s] + i) * layout_.record_bytes() : nullptr;
-        if (may_be_old) {
-          RETURN_IF_ERROR(ReadCold(std::span(&key, 1), std::span(newer), std::span(&in_cold, 1)));
-          record = newer.data();
-        }
-        if constexpr (!std::is_null_pointer_v<Absent>) {
-          if (in_cold == 0) {
-            absent(missing[i]);
-            continue;
-          }
-        }
-        if (room == 0) {
-          ASSIGN_OR_RETURN(room, MakeRoom(missing.size() - i, &stripe));
-        }
-        --room;
-        entry = dram_.Insert(key, in_cold != 0 ? RowIndex::kInCold : RowIndex::kDirty, &stripe);
-        if (in_cold != 0) {
-          std::memcpy(dram_.Record(*entry), record, layout_.record_bytes());
-        } else {
-          saturated_.Add(InitRowCpu(spec(), key, dram_.Record(*entry)));
-          rows_.fetch_add(1, std::memory_order_relaxed);
-        }
-      }
+    const auto use_entry = [&](size_t i, RowIndex::Entry* entry) {
       entry->flags |= flags;
       use(missing[i], dram_.Record(*entry));
+    };
+    // First those that came in meanwhile: room made for the others may evict them, and what was read of them is old.
+    std::vector<uint32_t> outside;
+    for (uint32_t i = 0; i < missing.size(); ++i) {
+      const Key key = keys[missing[i]];
+      if (RowIndex::Entry* const entry = stripe.index.Find(key, RowIndex::Hash(key)); entry != nullptr) {
+        use_entry(i, entry);
+      } else {
+        outside.push_back(i);
+      }
+    }
+    uint64_t room = 0;
+    for (size_t done = 0; done < outside.size(); ++done) {
+      const size_t i = outside[done];
+      const Key key = keys[missing[i]];
+      uint8_t in_cold = cold.found[cold.begin[s] + i];
+      const char* record = in_cold != 0 ? cold.records.data() + (cold.begin[s] + i) * layout_.record_bytes() : nullptr;
+      if (may_be_old) {
+        RETURN_IF_ERROR(ReadCold(std::span(&key, 1), std::span(newer), std::span(&in_cold, 1)));
+        record = newer.data();
+      }
+      if constexpr (!std::is_null_pointer_v<Absent>) {
+        if (in_cold == 0) {
+          absent(missing[i]);
+          continue;
+        }
+      }
+      if (room == 0) {
+        ASSIGN_OR_RETURN(room, MakeRoom(outside.size() - done, &stripe));
+      }
+      --room;
+      RowIndex::Entry* const entry = dram_.Insert(key, in_cold != 0 ? RowIndex::kInCold : RowIndex::kDirty, &stripe);
+      if (in_cold != 0) {
+        std::memcpy(dram_.Record(*entry), record, layout_.record_bytes());
+      } else {
+        saturated_.Add(InitRowCpu(spec(), key, dram_.Record(*entry)));
+        rows_.fetch_add(1, std::memory_order_relaxed);
+      }
+      use_entry(i, entry);
     }
     return absl::OkStatus();
   }
@@ -306,13 +340,151 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
       return 1;
     }
     constexpr uint64_t kShare = 16;  // Evicted at once, so that writes to the cold tier are batches.
-    RETURN_IF_ERROR(Evict(std::max<uint64_t>(1, std::min(std::max(wanted, held / kShare), held / 2)), stripe));
+    const uint64_t evicted = EvictReady(wanted, stripe);
+    AskForReady(stripe);
+    if (evicted == 0) {
+      const uint64_t batch = std::max<uint64_t>(1, std::min(std::max(wanted, held / kShare), held / 2));
+      RETURN_IF_ERROR(EvictInLine(batch, stripe));
+    }
     evicted_.store(true, std::memory_order_relaxed);
-    return dram_.Grow(wanted, stripe);
+    const uint64_t room = dram_.Grow(wanted, stripe);
+    CHECK_GT(room, 0u);
+    return room;
+  }
+
+  uint64_t EvictReady(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
+    const uint64_t evicted = dram_.EraseReady(rows, stripe);
+    evictions_.fetch_add(evicted, std::memory_order_relaxed);
+    return evicted;
+  }
+
+  uint64_t ReadyTarget(Stripe* stripe) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
+    const uint64_t held = stripe->index.size();
+    return held < options_.background_rows_min ? 0 : std::min(held / kReadyShare, kReadyMax);
+  }
+
+  // Has the background thread make more rows of the stripe ready, if few are.
+  void AskForReady(Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
+    if (stripe->wants_ready || 2 * stripe->ready.size() >= ReadyTarget(stripe)) return;
+    stripe->wants_ready = true;
+    writer_->Wake(this);
+  }
+
+  // Copies of rows on their way to the cold tier: those of a stripe follow each other.
+  struct Batch {
+    std::vector<uint32_t> stripes;  // From which there are some,
+    std::vector<size_t> ends;       // and where those of each end.
+    std::vector<Key> keys;
+    std::vector<char> records;  // [keys, record_bytes]
+  };
+
+  // Makes rows ready, of every stripe that wants some until the batch is full.
+  bool WriteBatch() override {
+    bool has_more = false;
+    {
+      absl::ReaderMutexLock lock(&mu_);
+      absl::MutexLock writing(&writing_mu_);
+      Batch batch;
+      for (uint32_t i = 0; i < dram_.stripes() && !has_more; ++i) {
+        has_more = !CopyChosen(next_stripe_, &batch);
+        if (!has_more) next_stripe_ = (next_stripe_ + 1) % dram_.stripes();
+      }
+      if (!batch.keys.empty() && !WriteCopies(batch)) {
+        ForgetWishes();
+        has_more = false;
+      }
+    }
+    GiveBackWhatWasAsked();
+    return has_more;
+  }
+
+  // The rows of stripe s that the clock chooses: the clean ones are ready, the dirty ones go into the batch. False if
+  // the batch had no room for all.
+  bool CopyChosen(uint32_t s, Batch* batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_mu_) {
+    const uint64_t room = std::max<uint64_t>(1, kBatchBytes / layout_.record_bytes()) - batch->keys.size();
+    Stripe& stripe = dram_.stripe(s);
+    absl::MutexLock lock(&stripe.mu);
+    if (!stripe.wants_ready) return true;
+    if (room == 0) return false;
+    const uint64_t target = ReadyTarget(&stripe);
+    const uint64_t wanted = target - std::min<uint64_t>(target, stripe.ready.size());
+    stripe.wants_ready = wanted > room;
+    const size_t before = batch->keys.size();
+    std::vector<Key> clean;
+    for (RowIndex::Entry* const entry : dram_.ChooseVictims(std::min(wanted, room), &stripe)) {
+      if ((entry->flags & RowIndex::kDirty) == 0) {
+        clean.push_back(entry->key);
+        continue;
+      }
+      entry->flags = (entry->flags & ~uint32_t{RowIndex::kDirty}) | RowIndex::kWriting;
+      const char* const record = dram_.Record(*entry);
+      batch->keys.push_back(entry->key);
+      batch->records.insert(batch->records.end(), record, record + layout_.record_bytes());
+    }
+    dram_.AddReady(clean, &stripe);
+    if (batch->keys.size() > before) {
+      batch->stripes.push_back(s);
+      batch->ends.push_back(batch->keys.size());
+    }
+    return !stripe.wants_ready;
+  }
+
+  // Until somebody needs room again: a disk that fails is not asked over and over.
+  void ForgetWishes() {
+    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+      absl::MutexLock lock(&dram_.stripe(s).mu);
+      dram_.stripe(s).wants_ready = false;
+    }
+  }
+
+  // Whether they were written.
+  bool WriteCopies(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_mu_) {
+    std::vector<const char*> records(batch.keys.size());
+    for (size_t i = 0; i < records.size(); ++i) records[i] = batch.records.data() + i * layout_.record_bytes();
+    const absl::Status written = cold_->Write(batch.keys, records);
+    size_t next = 0;
+    for (size_t i = 0; i < batch.stripes.size(); ++i) {
+      const auto keys = std::span<const Key>(batch.keys).subspan(next, batch.ends[i] - next);
+      next = batch.ends[i];
+      FinishWriting(keys, written.ok(), &dram_.stripe(batch.stripes[i]));
+    }
+    // Once, until it succeeds again: whoever needs room tries in line, and tells its caller.
+    if (!written.ok() && !write_failed_) {
+      LOG(WARNING) << "table \"" << spec().name << "\": rows cannot be written in the background: " << written;
+    }
+    write_failed_ = !written.ok();
+    if (written.ok()) written_in_background_.fetch_add(batch.keys.size(), std::memory_order_relaxed);
+    return written.ok();
+  }
+
+  void FinishWriting(std::span<const Key> keys, bool is_written, Stripe* stripe) {
+    absl::MutexLock lock(&stripe->mu);
+    std::vector<Key> clean;
+    uint64_t new_in_cold = 0;
+    for (const Key key : keys) {
+      RowIndex::Entry* const entry = stripe->index.Find(key, RowIndex::Hash(key));
+      CHECK(entry != nullptr && (entry->flags & RowIndex::kWriting) != 0) << "a row went while it was being written";
+      entry->flags &= ~uint32_t{RowIndex::kWriting};
+      if (!is_written) {
+        entry->flags |= RowIndex::kDirty;
+      } else if ((entry->flags & RowIndex::kInCold) == 0) {
+        entry->flags |= RowIndex::kInCold;
+        ++new_in_cold;
+      }
+      if ((entry->flags & (RowIndex::kReferenced | RowIndex::kDirty)) == 0) {
+        clean.push_back(key);
+      } else {
+        entry->flags &= ~uint32_t{RowIndex::kChosen};
+      }
+    }
+    dram_.AddReady(clean, stripe);
+    if (!is_written) return;
+    ++stripe->cold_writes;
+    disk_rows_.fetch_add(new_in_cold, std::memory_order_relaxed);
   }
 
   // Moves up to `rows` rows to the cold tier. On error all stay in DRAM.
-  absl::Status Evict(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
+  absl::Status EvictInLine(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
     const std::vector<RowIndex::Entry*> victims = dram_.ChooseVictims(rows, stripe);
     std::vector<Key> keys, dirty;
     std::vector<const char*> records;
@@ -332,6 +504,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
       }
       ++stripe->cold_writes;
       disk_rows_.fetch_add(new_in_cold, std::memory_order_relaxed);
+      written_in_line_.fetch_add(dirty.size(), std::memory_order_relaxed);
     }
     for (const Key key : keys) dram_.Erase(key, stripe);
     evictions_.fetch_add(keys.size(), std::memory_order_relaxed);
@@ -344,6 +517,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
     for (const RowLedger::Victim& victim : victims) keys.push_back(victim.key);
     BatchPlan plan;  // Not the thread's: Cold reads of a caller may be under way with that one.
     plan.Build(keys, dram_.stripes());
+    absl::MutexLock writing(&writing_mu_);  // No copy of a row that goes may reach the cold tier later.
     uint64_t forgotten = 0;
     for (uint32_t s = 0; s < dram_.stripes(); ++s) {
       if (plan.Group(s).empty()) continue;
@@ -384,18 +558,25 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
 
   // Called with no lock held, after a call that may have taken memory.
   void Settle() {
-    if (const uint64_t bytes = asked_back_.exchange(0, std::memory_order_relaxed); bytes > 0) {
-      absl::WriterMutexLock lock(&mu_);
-      ReleaseMemory(bytes);
-    }
+    GiveBackWhatWasAsked();
     if (evicted_.exchange(false, std::memory_order_relaxed)) budget_->AskLargest(this);
+  }
+
+  void GiveBackWhatWasAsked() {
+    const uint64_t bytes = asked_back_.exchange(0, std::memory_order_relaxed);
+    if (bytes == 0) return;
+    absl::WriterMutexLock lock(&mu_);
+    ReleaseMemory(bytes);
   }
 
   void ReleaseMemory(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const uint64_t rows_a_stripe = bytes / layout_.slot_bytes() / dram_.stripes() + 1;
     for (uint32_t s = 0; s < dram_.stripes(); ++s) {
-      absl::MutexLock lock(&dram_.stripe(s).mu);
-      if (const absl::Status status = Evict(rows_a_stripe, &dram_.stripe(s)); !status.ok()) {
+      Stripe& stripe = dram_.stripe(s);
+      absl::MutexLock lock(&stripe.mu);
+      const uint64_t evicted = EvictReady(rows_a_stripe, &stripe);
+      if (evicted == rows_a_stripe) continue;
+      if (const absl::Status status = EvictInLine(rows_a_stripe - evicted, &stripe); !status.ok()) {
         LOG(WARNING) << "cannot make memory free for other tables: " << status;
         break;
       }
@@ -405,7 +586,8 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
 
   uint64_t HeldBytes() const override { return dram_.bytes(); }
   void GiveBack(uint64_t bytes) override {
-    if (!mu_.TryLock()) {  // In use, perhaps by a caller of this very thread: after its next call, then.
+    // In use, perhaps by a caller of this very thread: after its next call, or the batch under way, then.
+    if (!mu_.TryLock()) {
       asked_back_.store(bytes, std::memory_order_relaxed);
       return;
     }
@@ -414,11 +596,17 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
   }
 
   const RowLayout layout_;
+  const TieredOptions options_;
   MemoryBudget* const budget_;
+  BackgroundWriter* const writer_;
   const std::unique_ptr<ColdTable> cold_;
   const std::unique_ptr<RowLedger> ledger_;  // Null: every id has a row, and keeps it.
 
-  absl::Mutex mu_;  // Export and ReleaseMemory hold it alone; everybody else shares it. Taken before a stripe's.
+  absl::Mutex mu_;  // Export and ReleaseMemory hold it alone; everybody else shares it.
+  // Held while any row has kWriting, and by Forget.
+  absl::Mutex writing_mu_ ABSL_ACQUIRED_AFTER(mu_);
+  uint32_t next_stripe_ ABSL_GUARDED_BY(writing_mu_) = 0;   // To be asked first whether it wants rows ready.
+  bool write_failed_ ABSL_GUARDED_BY(writing_mu_) = false;  // The last in the background did.
   DramTier dram_;
 
   SaturationCount saturated_;
@@ -428,6 +616,8 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
   std::atomic<uint64_t> rows_{0};  // Distinct.
   std::atomic<uint64_t> disk_rows_{0};
   std::atomic<uint64_t> evictions_{0};
+  std::atomic<uint64_t> written_in_background_{0};
+  std::atomic<uint64_t> written_in_line_{0};
   std::atomic<uint64_t> cold_reads_{0};
   std::atomic<uint64_t> asked_back_{0};  // Bytes that another table wants.
   std::atomic<bool> evicted_{false};     // Since the last Settle: this table would hold more if it could.
@@ -435,9 +625,11 @@ class TieredTable final : public Table, private MemoryBudget::Holder {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Table>> MakeTieredTable(TableSpec spec, MemoryBudget* budget, ColdStore* cold) {
+absl::StatusOr<std::unique_ptr<Table>> MakeTieredTable(TableSpec spec, MemoryBudget* budget, ColdStore* cold,
+                                                       const TieredOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<ColdTable> cold_table, cold->OpenTable(spec.name, spec.Layout().record_bytes()));
-  return std::unique_ptr<Table>(std::make_unique<TieredTable>(std::move(spec), budget, std::move(cold_table)));
+  return std::unique_ptr<Table>(std::make_unique<TieredTable>(std::move(spec), budget, std::move(cold_table),
+                                                              &cold->background_writer(), options));
 }
 
 }  // namespace sparrow

@@ -40,6 +40,8 @@ struct ServerMetrics {
     evicted_capacity = metrics->AddCounter("sparrow_server_table_evicted_capacity_total",
                                            "Rows forgotten because there were more than rows_max; a steady rise means "
                                            "that the table is too small for its ids.");
+    written_in_background = Written(metrics, "background");
+    written_in_line = Written(metrics, "in_line");
     apply_seconds = metrics->AddHistogram("sparrow_server_apply_seconds",
                                           "Summing one step's gradients over workers and updating the rows.");
     waiting_pulls = metrics->AddGauge("sparrow_server_waiting_pulls",
@@ -85,18 +87,21 @@ struct ServerMetrics {
     }
   }
 
-  // What tables have decided since `before`.
+  // What tables have decided, and written to disk, since `before`.
   void CountDecisions(const TableStats& before, const TableStats& now) const {
     admitted.Add(static_cast<double>(now.admitted - before.admitted));
     not_admitted.Add(static_cast<double>(now.not_admitted - before.not_admitted));
     dropped_gradients.Add(static_cast<double>(now.dropped_gradients - before.dropped_gradients));
     evicted_ttl.Add(static_cast<double>(now.evicted_ttl - before.evicted_ttl));
     evicted_capacity.Add(static_cast<double>(now.evicted_capacity - before.evicted_capacity));
+    written_in_background.Add(static_cast<double>(now.written_in_background - before.written_in_background));
+    written_in_line.Add(static_cast<double>(now.written_in_line - before.written_in_line));
   }
 
   Counter rows_pulled, rows_pulled_ahead, rows_pending, rows_pushed, received_bytes, sent_bytes, saturated_values,
       steps_applied, duplicate_parts;
-  Counter admitted, not_admitted, dropped_gradients, evicted_ttl, evicted_capacity;  // Once a step.
+  Counter admitted, not_admitted, dropped_gradients, evicted_ttl, evicted_capacity;  // Once a step,
+  Counter written_in_background, written_in_line;                                    // these too.
   Histogram apply_seconds;
   Gauge waiting_pulls, jobs;
   Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;
@@ -111,6 +116,13 @@ struct ServerMetrics {
   }
   static Gauge Rows(Metrics* metrics, const std::string& tier) {
     return metrics->AddGauge("sparrow_server_table_rows", "Rows held; a row may be in both tiers.", {{"tier", tier}});
+  }
+  static Counter Written(Metrics* metrics, const std::string& by) {
+    return metrics->AddCounter("sparrow_server_table_rows_written_total",
+                               "Rows written to disk so that they may leave memory: ahead of time by the background "
+                               "thread, or in line by a call that needed room; a steady rise in line means that the "
+                               "disk is too slow, or memory too small, for the training.",
+                               {{"by", by}});
   }
   static Gauge Bytes(Metrics* metrics, const std::string& tier) {
     return metrics->AddGauge("sparrow_server_table_bytes", "Bytes of rows and index.", {{"tier", tier}});

@@ -1,11 +1,15 @@
 // Questions: what share of RocksDB's own MultiGet do cold reads of a table reach (SparrowMultiGet beside Look), what do
-// training pulls cost when most of a table is cold, and does memory stay within the budget meanwhile (Stress)?
+// training pulls and updates cost when most of a table is cold, with dirty rows written by the background thread or
+// only in line (Training), and does memory stay within the budget meanwhile (Stress)?
 // Cold reads: bench/support/cold_reads.h says what is fixed; 400,000 rows (smoke: 20,000), batches of 4,096 unique
 // keys. Bound: the same keys through MultiGet of the same records with the same options, in batches that take turns
-// with the table's. Stress: a server's split of a budget of SPARROW_STRESS_MIB (1,024; smoke: 16), pulls and updates on
-// two threads for SPARROW_STRESS_SECONDS (60; smoke: 1). Reported: the largest growth of VmRSS over what the process
-// had before, as a share of the budget; above 1.10 is an error where the budget is 1 GiB or more (below, the 30 to 50
-// MB that RocksDB's threads and merges and a batch's scratch space need, whatever the budget, count for too much).
+// with the table's. Training: batches of 4,096 keys, half by Zipf and half uniform over all rows, pulled and updated;
+// between batches the table rests for so many milliseconds (a server waits while workers compute), outside the time
+// that counts. in_line: of the rows written, those that a call wrote itself. Stress: a server's split of a budget of
+// SPARROW_STRESS_MIB (1,024; smoke: 16), pulls and updates on two threads for SPARROW_STRESS_SECONDS (60; smoke: 1).
+// Reported: the largest growth of VmRSS over what the process had before, as a share of the budget; above 1.10 is an
+// error where the budget is 1 GiB or more (below, the 30 to 50 MB that RocksDB's threads and merges and a batch's
+// scratch space need, whatever the budget, count for too much).
 
 #include <benchmark/benchmark.h>
 
@@ -56,6 +60,75 @@ void ColdReadsOfTable(benchmark::State& state) {
 }
 BENCHMARK(ColdReadsOfTable)->Name("ColdReads")->UseManualTime()->Unit(benchmark::kMillisecond);
 
+// Half by Zipf, as many that are mostly cold.
+std::vector<Key> TrainingBatch(size_t n, uint64_t rows, ZipfKeys* zipf, std::mt19937_64* random) {
+  std::vector<Key> keys = zipf->Batch(n / 2);
+  for (size_t i = keys.size(); i < n; ++i) keys.push_back(ZipfKeys::KeyOf((*random)() % rows));
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+void Training(benchmark::State& state) {
+  const TieredOptions options = {.background_rows_min = state.range(0) != 0 ? TieredOptions().background_rows_min
+                                                                            : TieredOptions::kInLineOnly};
+  const std::chrono::milliseconds rest(state.range(1));
+  const uint64_t rows = Smoke() ? 50'000 : 400'000;
+  TemporaryDirectory directory;
+  MemoryBudget budget(rows / 10 * (ColdTableSpec().Layout().slot_bytes() + 32));
+  const auto cold = ColdStore::Create(directory.path() + "/table", {.block_cache_bytes = 16 << 20, .write_buffer_bytes = 16 << 20}).value();
+  const auto table = MakeTieredTable(ColdTableSpec(), &budget, cold.get(), options).value();
+  ZipfKeys zipf(rows, 0, 100);
+  std::mt19937_64 random(7);
+  std::vector<float> floats(kBatch * kDim);
+  std::vector<double> pulls, updates;
+  double checksum = 0;
+  TableStats before;
+  uint64_t step = 0;
+  const auto one = [&] {
+    const std::vector<Key> keys = TrainingBatch(kBatch, rows, &zipf, &random);
+    std::this_thread::sleep_for(rest);
+    const std::span<float> view = std::span(floats).first(keys.size() * kDim);
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(table->Pull(keys, PullMode::kCreate, view).ok());
+    const double pulled = Seconds(start);
+    CHECK(table->Apply(keys, view, {.step = ++step}).ok());
+    const double both = Seconds(start);
+    pulls.push_back(pulled);
+    updates.push_back(both - pulled);
+    checksum += floats[0];
+    return both;
+  };
+  while (table->Stats().rows < rows * 9 / 10) one();  // Until most rows are there, and nearly all of them cold.
+  pulls.clear();
+  updates.clear();
+  before = table->Stats();
+  for (auto _ : state) state.SetIterationTime(one());
+  const TableStats stats = table->Stats();
+  const auto in_line = static_cast<double>(stats.written_in_line - before.written_in_line);
+  const auto in_background = static_cast<double>(stats.written_in_background - before.written_in_background);
+  state.SetItemsProcessed(static_cast<int64_t>(2 * kBatch * pulls.size()));
+  state.counters["pull_p50_ms"] = 1e3 * Quantile(pulls, 0.5);
+  state.counters["pull_p99_ms"] = 1e3 * Quantile(pulls, 0.99);
+  state.counters["apply_p50_ms"] = 1e3 * Quantile(updates, 0.5);
+  state.counters["apply_p99_ms"] = 1e3 * Quantile(updates, 0.99);
+  state.counters["in_line"] = in_line / std::max(1.0, in_line + in_background);
+  state.counters["written_of_evicted"] =
+      (in_line + in_background) / std::max(1.0, static_cast<double>(stats.evictions - before.evictions));
+  state.counters["checksum"] = checksum;
+}
+BENCHMARK(Training)
+    ->ArgNames({"background", "rest_ms"})
+    ->ArgsProduct({{0, 1}, {0, 10}})
+    ->Iterations(Smoke() ? 20 : 400)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
 void Stress(benchmark::State& state) {
   const char* const given = std::getenv("SPARROW_STRESS_SECONDS");
   const double seconds = given != nullptr ? std::atof(given) : Smoke() ? 1 : 60;
@@ -88,11 +161,7 @@ void Stress(benchmark::State& state) {
         std::mt19937_64 random(t);
         std::vector<float> floats(kBatch * kDim);
         for (uint64_t step = 0; Seconds(start) < seconds; ++step) {
-          std::vector<Key> keys = zipf.Batch(kBatch / 2);
-          // As many that are mostly cold: all rows come into being soon.
-          for (size_t i = keys.size(); i < kBatch; ++i) keys.push_back(ZipfKeys::KeyOf(random() % rows));
-          std::sort(keys.begin(), keys.end());
-          keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+          const std::vector<Key> keys = TrainingBatch(kBatch, rows, &zipf, &random);  // All rows come into being soon.
           const std::span<float> view = std::span(floats).first(keys.size() * kDim);
           CHECK(table->Pull(keys, PullMode::kCreate, view).ok());
           CHECK(table->Apply(keys, view, {.step = step}).ok());

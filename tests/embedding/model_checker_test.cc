@@ -1,12 +1,13 @@
 // Millions of seeded random operations on tables and on their model, an unordered_map of records with the same row
 // arithmetic. Few keys and budgets of a few rows, so that rows are evicted and come back all the time; two tables share
 // a budget that grows and shrinks; tables are restarted from their export into another kind of table; and the cold
-// tier fails now and then, reads and writes, as a failing or full disk does.
+// tier fails now and then, reads and writes, as a failing or full disk does. The background thread writes for stripes
+// of a few rows, or not at all.
 //
 // After an operation that failed, every row that it named must be one of what table.h allows (whole, before or after),
 // and every other row what it was.
 //
-// SPARROW_TEST_SEED repeats a run, SPARROW_TEST_OPERATIONS makes it longer.
+// SPARROW_TEST_SEED repeats a run, but for when the background thread writes; SPARROW_TEST_OPERATIONS makes it longer.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -231,16 +232,23 @@ class Session {
     if (testing::Test::HasFailure()) return;
     for (const auto& checked : tables_) {
       checked->CheckAll();
-      evictions_ += checked->table->Stats().evictions;
+      Count(*checked->table);
     }
   }
 
   uint64_t evictions() const { return evictions_; }
+  uint64_t written_in_background() const { return written_in_background_; }
   uint64_t failures() const { return failed_; }
   uint64_t restarts() const { return restarts_; }
 
  private:
   uint64_t Below(uint64_t n) { return random_() % n; }
+
+  void Count(const Table& table) {
+    const TableStats stats = table.Stats();
+    evictions_ += stats.evictions;
+    written_in_background_ += stats.written_in_background;
+  }
 
   // A budget of a few rows a stripe, or of none, or of plenty; with or without a cold tier.
   void NewLife() {
@@ -249,10 +257,12 @@ class Session {
     bytes_max_ = is_tiered_ ? kBudgets[Below(3)] : (uint64_t{160} << 10) * (Below(3) == 0 ? 1 : 400);
     budget_ = std::make_unique<MemoryBudget>(bytes_max_);
     cold_ = std::make_unique<FakeColdStore>(&faults_);
+    options_.background_rows_min = Below(4) == 0 ? TieredOptions::kInLineOnly : 8;
     taken_ = 0;
   }
   std::unique_ptr<Table> Make(const TableSpec& spec) {
-    return is_tiered_ ? MakeTieredTable(spec, budget_.get(), cold_.get()).value() : MakeHostTable(spec, budget_.get());
+    return is_tiered_ ? MakeTieredTable(spec, budget_.get(), cold_.get(), options_).value()
+                      : MakeHostTable(spec, budget_.get());
   }
 
   void One() {
@@ -293,7 +303,7 @@ class Session {
       std::unique_ptr<Table> next = Make(checked->spec());
       const absl::Status copied = checked->CopyTo(next.get());
       ASSERT_TRUE(copied.ok()) << copied;
-      evictions_ += checked->table->Stats().evictions;
+      Count(*checked->table);
       checked->table = std::move(next);
       checked->CheckAll();
     }
@@ -304,31 +314,35 @@ class Session {
   Faults faults_;
   bool faulty_ = false;
   bool is_tiered_ = true;
+  TieredOptions options_;
   uint64_t bytes_max_ = 0;
   int64_t taken_ = 0;
   uint64_t burst_ = 0;
   std::unique_ptr<MemoryBudget> budget_;
   std::unique_ptr<FakeColdStore> cold_;
   std::vector<std::unique_ptr<Checked>> tables_;
-  uint64_t evictions_ = 0, failed_ = 0, restarts_ = 0;
+  uint64_t evictions_ = 0, written_in_background_ = 0, failed_ = 0, restarts_ = 0;
 };
 
 TEST(ModelChecker, TablesEqualTheirModelThroughEvictionsRestartsAndFaults) {
   const uint64_t seed = FromEnvironment("SPARROW_TEST_SEED", 20'261'129);
   const uint64_t operations = FromEnvironment("SPARROW_TEST_OPERATIONS", kOperations);
   std::cout << "SPARROW_TEST_SEED=" << seed << " SPARROW_TEST_OPERATIONS=" << operations << "\n";
-  uint64_t evictions = 0, failures = 0, restarts = 0;
+  uint64_t evictions = 0, written_in_background = 0, failures = 0, restarts = 0;
   for (uint64_t done = 0, number = 0; done < operations; done += kOperationsASession, ++number) {
     SCOPED_TRACE(testing::Message() << "session " << number);
     Session session(RandomBits(seed, number));
     session.Run(std::min(kOperationsASession, operations - done));
     if (HasFailure()) return;
     evictions += session.evictions();
+    written_in_background += session.written_in_background();
     failures += session.failures();
     restarts += session.restarts();
   }
-  std::cout << evictions << " evictions, " << failures << " failed operations, " << restarts << " restarts\n";
+  std::cout << evictions << " evictions, " << written_in_background << " rows written in the background, " << failures
+            << " failed operations, " << restarts << " restarts\n";
   EXPECT_GT(evictions, operations / 10);
+  EXPECT_GT(written_in_background, operations / 100);
   EXPECT_GT(failures, operations / 10'000);
   EXPECT_GT(restarts, operations / 100'000);
 }

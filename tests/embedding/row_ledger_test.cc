@@ -43,7 +43,9 @@ class Home {
     if (budget_bytes != 0) cold_ = ColdStore::Create(directory_.File("cold")).value();
   }
   std::unique_ptr<Table> Make(const TableSpec& spec) {
-    return cold_ == nullptr ? MakeHostTable(spec, &budget_) : MakeTieredTable(spec, &budget_, cold_.get()).value();
+    if (cold_ == nullptr) return MakeHostTable(spec, &budget_);
+    // The background thread writes for stripes of a few rows, so that it does while rows are forgotten.
+    return MakeTieredTable(spec, &budget_, cold_.get(), {.background_rows_min = 8}).value();
   }
 
  private:

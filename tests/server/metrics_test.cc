@@ -4,12 +4,14 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/shard_fixture.h"
@@ -111,6 +113,27 @@ TEST_F(ServerMetricsTest, AdmissionAndEviction) {
   EXPECT_EQ(step(2, {}), (Expected{{"table_evicted_capacity_total", 1}}));
   EXPECT_EQ(step(3, {}), (Expected{{"table_evicted_ttl_total", 2}}));
   EXPECT_EQ(step(4, {}), Expected{});
+}
+
+TEST_F(ServerMetricsTest, RowsWrittenToDiskByWhoWroteThem) {
+  TestShard small(uint64_t{64} << 20, /*memory_bytes=*/1 << 20);
+  job_.workers = 1;
+  ASSERT_TRUE(small.Open(job_).ok());
+  const std::string in_line = "sparrow_server_table_rows_written_total{by=\"in_line\"}";
+  const std::string in_background = "sparrow_server_table_rows_written_total{by=\"background\"}";
+  EXPECT_EQ(Samples(small.metrics)[in_line], 0);
+  EXPECT_EQ(Samples(small.metrics)[in_background], 0);
+  std::map<std::string, double> samples;
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  for (uint64_t step = 0; absl::Now() < deadline && (samples[in_line] == 0 || samples[in_background] == 0); ++step) {
+    std::vector<Key> keys(2'000);
+    std::iota(keys.begin(), keys.end(), step * keys.size());
+    ASSERT_TRUE(small.Pull(job_.Pull(step, {{0, keys}})).ok());
+    ASSERT_TRUE(small.Push(job_.Push(step, {{0, keys, std::vector<float>(4 * keys.size(), 1.0f)}})).ok());
+    samples = Samples(small.metrics);
+  }
+  EXPECT_GT(samples[in_line], 0);
+  EXPECT_GT(samples[in_background], 0);
 }
 
 TEST_F(ServerMetricsTest, WaitingPulls) {
