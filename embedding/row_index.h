@@ -22,7 +22,7 @@ class RowIndex {
  public:
   enum Flag : uint32_t {
     kUsed = 1,        // The entry holds a row.
-    kReferenced = 2,  // Used since the clock hand passed last.
+    kReferenced = 2,  // Pulled for training, again, since it came or the clock hand passed last.
     kDirty = 4,       // Differs from the cold tier's copy, or there is none.
     kInCold = 8,      // The cold tier has a row of this key (perhaps an older one).
     kChosen = 16,     // By the clock, to be evicted.

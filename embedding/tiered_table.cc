@@ -199,7 +199,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
   template <typename Gradient>
   absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
     const RowUpdate update(spec(), options);
-    return UseRows(keys, RowIndex::kReferenced | RowIndex::kDirty, layout_.record_bytes(), nullptr,
+    return UseRows(keys, RowIndex::kDirty, layout_.record_bytes(), nullptr,
                    [&](uint32_t position, char* record) {
                      saturated_.Add(update(keys[position], gradient(position), record));
                      if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
@@ -235,16 +235,13 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
     absl::MutexLock lock(&stripe.mu);
     const bool may_be_old = stripe.cold_writes != plan->cold_writes[s];
     std::vector<char> newer(may_be_old ? layout_.record_bytes() : 0);
-    const auto use_entry = [&](size_t i, RowIndex::Entry* entry) {
-      entry->flags |= flags;
-      use(missing[i], dram_.Record(*entry));
-    };
     // First those that came in meanwhile: room made for the others may evict them, and what was read of them is old.
     std::vector<uint32_t> outside;
     for (uint32_t i = 0; i < missing.size(); ++i) {
       const Key key = keys[missing[i]];
       if (RowIndex::Entry* const entry = stripe.index.Find(key, RowIndex::Hash(key)); entry != nullptr) {
-        use_entry(i, entry);
+        entry->flags |= flags;
+        use(missing[i], dram_.Record(*entry));
       } else {
         outside.push_back(i);
       }
@@ -276,7 +273,9 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
         saturated_.Add(InitRowCpu(spec(), key, dram_.Record(*entry)));
         rows_.fetch_add(1, std::memory_order_relaxed);
       }
-      use_entry(i, entry);
+      // Not referenced yet: most rows that come from the cold tier are not wanted again soon, and leave first.
+      entry->flags |= flags & ~uint32_t{RowIndex::kReferenced};
+      use(missing[i], dram_.Record(*entry));
     }
     return absl::OkStatus();
   }
