@@ -52,7 +52,8 @@ class ColdShare {
 // its process (checkpoints do), and its files are removed with it. Thread-safe.
 //
 // A write that the disk or its budget has no room for is an error (ResourceExhausted) that names directory and bytes;
-// nothing is lost by it, and a later write succeeds once there is room.
+// nothing is lost by it. A later write succeeds once the budget has room; after a disk that was really full, RocksDB
+// may refuse for as long as the store is open.
 class ColdStore {
  public:
   struct Options {
