@@ -104,7 +104,8 @@ absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address, cons
   const bool is_unix = absl::StartsWith(address, "unix:");
   if (listening.server == nullptr || (!address.empty() && !is_unix && port == 0)) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, ": is the port in use, or the host not this machine's?"));
+        absl::StrCat("cannot listen on ", address, ": the port is in use, or the host is not this machine's; choose ",
+                     "another port (0: a free one), or name a host or address of this machine"));
   }
   listening.address =
       address.empty() || is_unix ? address : absl::StrCat(address.substr(0, address.rfind(':')), ":", port);

@@ -8,7 +8,7 @@
 
 namespace sparrow {
 
-int ExportCommand(const Arguments& arguments, Interrupt*) {
+int ExportCommand(const Arguments& arguments, Interrupt* interrupt) {
   std::string directory;
   const std::vector<Option> options = {{"to", &directory, "The directory to make.", true}};
   const Usage usage{
@@ -19,8 +19,12 @@ int ExportCommand(const Arguments& arguments, Interrupt*) {
       "  sparrowctl export checkpoints/quickstart-job-1/step-1954 --to model\n"};
   std::vector<std::string> positional;
   if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;
-  const absl::StatusOr<ExportResult> result = ExportCheckpoint(positional[0], directory);
-  if (!result.ok()) return Fail(result.status());
+  const absl::StatusOr<ExportResult> result =
+      ExportCheckpoint(positional[0], directory, [interrupt] { return interrupt->signal() != 0; });
+  if (!result.ok()) {
+    Fail(result.status());
+    return interrupt->signal() != 0 ? 128 + interrupt->signal() : kExitFailure;
+  }
   absl::PrintF("%s: %d tables with %d rows, %d dense parameters\n", directory, result->tables, result->rows,
                result->dense_parameters);
   return kExitSuccess;

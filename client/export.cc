@@ -27,8 +27,24 @@
 namespace sparrow {
 namespace {
 
+using Stopped = std::function<bool()>;
+
+// Asks only now and then, so that it may be called for every row.
+class StopCheck {
+ public:
+  explicit StopCheck(const Stopped& stopped) : stopped_(stopped) {}
+  absl::Status operator()() {
+    if (++calls_ % 1024 != 0 || !stopped_()) return absl::OkStatus();
+    return absl::CancelledError("stopped; nothing was written");
+  }
+
+ private:
+  const Stopped& stopped_;
+  uint64_t calls_ = 0;
+};
+
 // A table's rows lie in one file for each server, each by (bucket, key).
-absl::StatusOr<std::vector<Key>> ReadKeys(const std::vector<std::string>& files) {
+absl::StatusOr<std::vector<Key>> ReadKeys(const std::vector<std::string>& files, StopCheck* check) {
   std::vector<Key> keys;
   for (const std::string& path : files) {
     ASSIGN_OR_RETURN(const std::unique_ptr<RowFileReader> reader, RowFileReader::Open(path));
@@ -37,6 +53,7 @@ absl::StatusOr<std::vector<Key>> ReadKeys(const std::vector<std::string>& files)
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, reader->Next(&key, &record));
       if (!more) break;
+      RETURN_IF_ERROR((*check)());
       keys.push_back(key);
     }
   }
@@ -51,10 +68,12 @@ absl::StatusOr<std::vector<Key>> ReadKeys(const std::vector<std::string>& files)
 // A .npy array of float32 [rows, dim], all 0, whose rows are then written in any order.
 class RowsFile {
  public:
-  static absl::StatusOr<std::unique_ptr<RowsFile>> Create(const std::string& path, uint64_t rows, uint32_t dim) {
+  static absl::StatusOr<std::unique_ptr<RowsFile>> Create(const std::string& path, uint64_t rows, uint32_t dim,
+                                                          const Stopped& stopped) {
     ASSIGN_OR_RETURN(const std::unique_ptr<NpyWriter> writer, NpyWriter::Create(path, NpyType::kFloat32, {rows, dim}));
     const std::string zeros(size_t{1} << 20, '\0');
     for (uint64_t left = rows * dim * sizeof(float); left > 0;) {
+      if (stopped()) return absl::CancelledError("stopped; nothing was written");
       const uint64_t n = std::min<uint64_t>(left, zeros.size());
       RETURN_IF_ERROR(writer->Append(absl::string_view(zeros).substr(0, n)));
       left -= n;
@@ -86,8 +105,9 @@ class RowsFile {
 
 // Returns the rows written.
 absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::vector<std::string>& files,
-                                     const std::string& directory) {
-  ASSIGN_OR_RETURN(const std::vector<Key> keys, ReadKeys(files));
+                                     const std::string& directory, const Stopped& stopped) {
+  StopCheck check(stopped);
+  ASSIGN_OR_RETURN(const std::vector<Key> keys, ReadKeys(files, &check));
   const std::string stem = absl::StrCat(directory, "/", table.name());
   ASSIGN_OR_RETURN(const std::unique_ptr<NpyWriter> ids,
                    NpyWriter::Create(stem + ".ids.npy", NpyType::kUint64, {keys.size()}));
@@ -95,7 +115,7 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
   RETURN_IF_ERROR(ids->Close());
 
   ASSIGN_OR_RETURN(const std::unique_ptr<RowsFile> rows,
-                   RowsFile::Create(stem + ".rows.npy", keys.size(), table.dim()));
+                   RowsFile::Create(stem + ".rows.npy", keys.size(), table.dim(), stopped));
   for (const std::string& path : files) {
     ASSIGN_OR_RETURN(const std::unique_ptr<RowFileReader> reader, RowFileReader::Open(path));
     if (reader->header().dim != table.dim()) {
@@ -108,6 +128,7 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, reader->Next(&key, &record));
       if (!more) break;
+      RETURN_IF_ERROR(check());
       const auto position = std::lower_bound(keys.begin(), keys.end(), key);
       if (position == keys.end() || *position != key) {
         return absl::DataLossError(absl::StrCat(path, ": changed while it was read"));
@@ -136,14 +157,15 @@ absl::StatusOr<uint64_t> ExportDense(const std::string& from, const std::string&
 
 }  // namespace
 
-absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std::string& directory) {
+absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std::string& directory,
+                                              const Stopped& stopped) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (fs::exists(directory, error) && !(fs::is_directory(directory, error) && fs::is_empty(directory, error))) {
     return absl::AlreadyExistsError(absl::StrCat("--to ", directory, ": is there already; name a new directory"));
   }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpointAt(path));
-  RETURN_IF_ERROR(VerifyCheckpoint(checkpoint, CheckpointFiles::kAll));
+  RETURN_IF_ERROR(VerifyCheckpoint(checkpoint, CheckpointFiles::kAll, stopped));
   const v1::Manifest& manifest = checkpoint.manifest;
 
   std::string target = directory;
@@ -159,7 +181,7 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std
   }
   ExportResult result;
   for (const v1::TableConfig& table : manifest.job().tables()) {
-    ASSIGN_OR_RETURN(const uint64_t rows, ExportTable(table, files[table.name()], temporary));
+    ASSIGN_OR_RETURN(const uint64_t rows, ExportTable(table, files[table.name()], temporary, stopped));
     result.rows += rows;
     ++result.tables;
   }

@@ -2,13 +2,17 @@
 #define SPARROW_CLIENT_EXPORT_H_
 
 // A checkpoint as files that other programs read without Sparrow:
-//   model.json            what the model is, and everything needed to compute a prediction (deploy/export/predict.py
-//   does) dense.safetensors     the dense parameters TABLE.ids.npy         uint64 [n], ascending TABLE.rows.npy float32
-//   [n, dim]: the weights of these ids
+//
+//   model.json         what the model is, and everything needed to compute a prediction (deploy/export/predict.py does)
+//   dense.safetensors  the dense parameters
+//   TABLE.ids.npy      uint64 [n], ascending
+//   TABLE.rows.npy     float32 [n, dim]: the weights of these ids
+//
 // Optimizer state stays behind. A row that no step has touched is not in the table's files: model.json has the rule of
 // its initial value.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,8 +26,10 @@ struct ExportResult {
 };
 
 // Verifies the checkpoint, then writes `directory`, which must not be there yet (or be empty); it appears whole or not
-// at all. Holds the ids of one table in memory, not its rows.
-absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& checkpoint, const std::string& directory);
+// at all. Holds the ids of one table in memory, not its rows. Cancelled, and nothing is left, soon after `stopped`,
+// which is asked again and again, says so.
+absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& checkpoint, const std::string& directory,
+                                              const std::function<bool()>& stopped);
 
 }  // namespace sparrow
 

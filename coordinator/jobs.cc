@@ -15,6 +15,8 @@
 namespace sparrow {
 namespace {
 
+constexpr char kResume[] = ", with --resume CHECKPOINT if there is one";
+
 constexpr uint64_t kEpoch = 1;  // A job runs once in this version.
 constexpr size_t kErrorBytesMax = 4096;
 constexpr size_t kReasonBytesMax = 256;
@@ -68,7 +70,8 @@ absl::Status Jobs::Load(absl::Time now) {
     next_ = std::max(next_, number + 1);
     if (!job.request.request_id().empty()) by_request_[job.request.request_id()] = number;
     if (job.status.state() == v1::JobStatus::RUNNING) {
-      End(&job, v1::JobStatus::FAILED, "the coordinator restarted while it ran; submit again with --resume", now);
+      End(&job, v1::JobStatus::FAILED,
+          "the coordinator restarted while it ran; submit the job anew, with --resume CHECKPOINT if there is one", now);
     }
   }
   return absl::OkStatus();
@@ -244,7 +247,8 @@ absl::StatusOr<v1::ReportResponse> Jobs::Report(const v1::ReportRequest& request
            now);
     } else if (!job->cancelling && worker.end == v1::ReportRequest::STOPPED) {
       Fail(job,
-           absl::StrCat(worker.id, " (rank ", request.rank(), ") was stopped; start it again and submit with --resume"),
+           absl::StrCat(worker.id, " (rank ", request.rank(), ") was stopped; start it again and submit the job anew",
+                        kResume),
            now);
     } else {
       Settle(job, now);
@@ -274,7 +278,7 @@ void Jobs::WorkerRuns(const std::string& job_id, const std::string& worker_id, b
       worker.end = v1::ReportRequest::FAILED;
       Fail(job,
            absl::StrCat(worker_id, " (rank ", rank,
-                        ") ended its task and could not report how; see its log, then submit with --resume"),
+                        ") ended its task and could not report how; see its log, then submit the job anew", kResume),
            now);
     }
     return;
@@ -298,7 +302,8 @@ void Jobs::MemberGone(const std::string& member_id, const std::string& how, absl
       Settle(&job, now);
     } else {
       Fail(&job,
-           absl::StrCat(needed->name, " ", OneLine(how, kReasonBytesMax), "; start it again and submit with --resume"),
+           absl::StrCat(needed->name, " ", OneLine(how, kReasonBytesMax), "; start it again and submit the job anew",
+                        kResume),
            now);
     }
   }

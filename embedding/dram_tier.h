@@ -146,7 +146,8 @@ void DramTier::VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t to
     uint32_t missing = 0;
     absl::MutexLock lock(&stripe.mu);
     plan->cold_writes[s] = stripe.cold_writes;
-    // Each key goes through three stages, kAhead keys apart: its index entry is fetched, then its record, then it is used.
+    // Each key goes through three stages, kAhead keys apart: its index entry is fetched, then its record, then it is
+    // used.
     const size_t n = group.size();
     RowIndex::Entry* found[kAhead];
     for (size_t i = 0; i < std::min(n, kAhead); ++i) stripe.index.Prefetch(RowIndex::Hash(keys[group[i]]));

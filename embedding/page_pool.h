@@ -12,8 +12,8 @@
 namespace sparrow {
 
 // Zeroed memory for arrays that double, such as the indexes of a table's stripes: together they are large, each may be
-// smaller than a huge page. Blocks of 64 KiB to 1 MiB are cut from shared huge pages (buddies: halves of halves), which go
-// back to the machine once they are wholly free; smaller and larger ones are Pages of their own. Thread-safe.
+// smaller than a huge page. Blocks of 64 KiB to 1 MiB are cut from shared huge pages (buddies: halves of halves), which
+// go back to the machine once they are wholly free; smaller and larger ones are Pages of their own. Thread-safe.
 class PagePool {
  public:
   // Memory of a pool, given back when it ends. Movable; not thread-safe; ends before its pool.

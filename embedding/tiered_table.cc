@@ -199,11 +199,10 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
   template <typename Gradient>
   absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
     const RowUpdate update(spec(), options);
-    return UseRows(keys, RowIndex::kDirty, layout_.record_bytes(), nullptr,
-                   [&](uint32_t position, char* record) {
-                     saturated_.Add(update(keys[position], gradient(position), record));
-                     if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
-                   });
+    return UseRows(keys, RowIndex::kDirty, layout_.record_bytes(), nullptr, [&](uint32_t position, char* record) {
+      saturated_.Add(update(keys[position], gradient(position), record));
+      if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
+    });
   }
 
   // Calls use(position, record) for every key, under its stripe's lock, with the row in DRAM and `flags` set. A row

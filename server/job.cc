@@ -273,11 +273,12 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   response->set_duplicate(false);
   const GradientBytes bytes_of(request, gradients);
   RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
-  // A lone worker's floats are not changed by a sum, so they can stay where they are, if that is until the step is over.
+  // A lone worker's floats are not changed by a sum, so they can stay where they are, if that is until the step is
+  // over.
   const bool whole_step = spec_.workers == 1 && request.parts() == 1;
   const bool as_it_stands = bytes_of.all_floats() && (whole_step || (spec_.workers == 1 && owner != nullptr));
-  PushPart part = as_it_stands ? BorrowPart(request, bytes_of, std::move(owner))
-                               : pool_.CopyPart(spec_, request, bytes_of);
+  PushPart part =
+      as_it_stands ? BorrowPart(request, bytes_of, std::move(owner)) : pool_.CopyPart(spec_, request, bytes_of);
   absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));

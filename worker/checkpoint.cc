@@ -265,10 +265,12 @@ absl::StatusOr<Checkpoint> OpenCheckpointAt(const std::string& path) {
   });
 }
 
-absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files) {
+absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files,
+                              const std::function<bool()>& stopped) {
   RETURN_IF_ERROR(VerifyFile(checkpoint.directory, checkpoint.manifest.dense()));
   if (files == CheckpointFiles::kDense) return absl::OkStatus();
   for (const v1::SavedFile& file : checkpoint.manifest.files()) {
+    if (stopped && stopped()) return absl::CancelledError("stopped while the checkpoint was verified");
     RETURN_IF_ERROR(VerifyFile(checkpoint.directory, file));
   }
   return absl::OkStatus();

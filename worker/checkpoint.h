@@ -7,6 +7,7 @@
 // state as "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -34,9 +35,10 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::st
 absl::StatusOr<Checkpoint> OpenCheckpointAt(const std::string& path);
 
 // That the files are there with the sizes and, with `contents`, the CRC-32 of the manifest. DataLoss names the file and
-// both values. DENSE: the dense file alone.
+// both values. DENSE: the dense file alone. Cancelled if `stopped`, which may be null, says so between two files.
 enum class CheckpointFiles { kAll, kDense };
-absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files);
+absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles files,
+                              const std::function<bool()>& stopped = nullptr);
 
 // That the checkpoint's rows and weights mean the same in `job`: equal tables, features, model and seed, and data
 // columns read alike. FailedPrecondition names the first field that differs and both values.

@@ -69,8 +69,8 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
   NumberParts(&pushes_);
 }
 
-void KeyPartition::CutGroups(std::span<const TableShape> tables, uint32_t server, uint32_t group_begin, uint32_t group_end,
-                             uint64_t chunk_bytes, bool always, Cut* cut) const {
+void KeyPartition::CutGroups(std::span<const TableShape> tables, uint32_t server, uint32_t group_begin,
+                             uint32_t group_end, uint64_t chunk_bytes, bool always, Cut* cut) const {
   const size_t first_chunk = cut->chunks.size();
   const auto open_chunk = [&] {
     const uint32_t piece = static_cast<uint32_t>(cut->pieces.size());

@@ -44,8 +44,8 @@ class KeyPartition {
     std::vector<Chunk> chunks;
     std::vector<Piece> pieces;
   };
-  // At most so many in a chunk, of which there are no more than needed, of about one size. A key costs 8 + 4 * dim bytes;
-  // a chunk holds at least one key. Both must be > 0.
+  // At most so many in a chunk, of which there are no more than needed, of about one size. A key costs 8 + 4 * dim
+  // bytes; a chunk holds at least one key. Both must be > 0.
   struct ChunkBytes {
     uint64_t pull = 0;
     uint64_t push = 0;

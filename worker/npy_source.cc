@@ -123,8 +123,8 @@ absl::StatusOr<NpySource::Set> NpySource::OpenSet(const std::string& prefix, uin
 
 absl::Status NpySource::Check() {
   if (rows_ == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(files_[0], ": no rows in any of ", sets_.size(), " npy sets, expected at least one"));
+    return absl::InvalidArgumentError(absl::StrCat(files_[0], ": no rows in any of ", sets_.size(),
+                                                   " npy sets, expected at least one; give them rows, or name others"));
   }
   return Restart();
 }

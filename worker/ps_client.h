@@ -26,7 +26,7 @@ namespace sparrow {
 
 struct PsClientOptions {
   // Behaviour.
-  v1::CallContext context;                          // Goes with every call.
+  v1::CallContext context;  // Goes with every call.
   std::vector<TableShape> tables;
   absl::Duration open_timeout = absl::Hours(1);     // A restore reads a checkpoint.
   absl::Duration pull_timeout = absl::Minutes(10);  // A pull waits for the other workers' step.

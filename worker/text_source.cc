@@ -23,7 +23,7 @@ absl::Status TextSource::Check() {
     return absl::InvalidArgumentError(
         absl::StrCat(files_[0], ": no rows in ",
                      files_.size() == 1 ? "this file" : absl::StrCat("this and ", files_.size() - 1, " more files"),
-                     " (empty, or a header only), expected at least one"));
+                     " (empty, or a header only), expected at least one; give it rows, or name another file"));
   }
   return Restart();
 }

@@ -262,6 +262,7 @@ class Training {
     evaluated_step_ = cursor_.step;
     if (!IsFirst()) return absl::OkStatus();
     *summary_.mutable_eval() = result;
+    if (reader_ == nullptr) summary_.set_rows_read(result.rows());
     observer_->OnEval(result);
     return absl::OkStatus();
   }

@@ -81,7 +81,9 @@ void Training(benchmark::State& state) {
   const uint64_t rows = Smoke() ? 50'000 : 400'000;
   TemporaryDirectory directory;
   MemoryBudget budget(rows / 10 * (ColdTableSpec().Layout().slot_bytes() + 32));
-  const auto cold = ColdStore::Create(directory.path() + "/table", {.block_cache_bytes = 16 << 20, .write_buffer_bytes = 16 << 20}).value();
+  const auto cold =
+      ColdStore::Create(directory.path() + "/table", {.block_cache_bytes = 16 << 20, .write_buffer_bytes = 16 << 20})
+          .value();
   const auto table = MakeTieredTable(ColdTableSpec(), &budget, cold.get(), options).value();
   ZipfKeys zipf(rows, 0, 100);
   std::mt19937_64 random(7);

@@ -26,8 +26,7 @@ constexpr size_t kBatches = 64;  // Of bytes to send, used in turn.
 // Answers a pull with so many bytes, not all of them in the caches, whatever was asked.
 class EchoService final : public v1::ParameterServer::WithRawCallbackMethod_Pull<v1::ParameterServer::Service> {
  public:
-  explicit EchoService(uint64_t answer_bytes)
-      : answer_bytes_(answer_bytes), memory_(answer_bytes * kBatches, 'r') {}
+  explicit EchoService(uint64_t answer_bytes) : answer_bytes_(answer_bytes), memory_(answer_bytes * kBatches, 'r') {}
 
   grpc::ServerUnaryReactor* Pull(grpc::CallbackServerContext* context, const grpc::ByteBuffer*,
                                  grpc::ByteBuffer* answer) override {

@@ -31,7 +31,7 @@ struct Setup {
   int64_t rows = 1'000'000;  // Of the table, over all servers.
   int64_t servers = 1;
   int64_t workers = 1;  // Threads, each with one call after the other.
-  uint64_t chunk = 0;     // Bytes of one message; 0: as the transport likes it.
+  uint64_t chunk = 0;   // Bytes of one message; 0: as the transport likes it.
 };
 
 struct Flags {

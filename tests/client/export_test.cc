@@ -97,9 +97,27 @@ std::vector<T> Array(const std::string& path, const NpyHeader& header) {
   return values;
 }
 
+absl::StatusOr<ExportResult> Export(const std::string& checkpoint, const std::string& directory) {
+  return ExportCheckpoint(checkpoint, directory, [] { return false; });
+}
+
+TEST_P(ExportTest, StoppedAtAnyMomentLeavesNothing) {
+  const std::string out = directory_.File("model");
+  int moments = 0;
+  for (;; ++moments) {
+    int left = moments;
+    const absl::StatusOr<ExportResult> result = ExportCheckpoint(checkpoint_, out, [&] { return left-- == 0; });
+    if (result.ok()) break;
+    ASSERT_TRUE(absl::IsCancelled(result.status())) << result.status();
+    ASSERT_FALSE(std::filesystem::exists(out));
+    ASSERT_FALSE(std::filesystem::exists(out + ".tmp"));
+  }
+  EXPECT_GE(moments, 4) << "before each of the checkpoint's files at least";
+}
+
 TEST_P(ExportTest, HoldsEveryRowAndParameterOfTheCheckpointAndNoState) {
   const std::string out = directory_.File("model");
-  const absl::StatusOr<ExportResult> result = ExportCheckpoint(checkpoint_, out);
+  const absl::StatusOr<ExportResult> result = Export(checkpoint_, out);
   ASSERT_TRUE(result.ok()) << result.status();
   const absl::StatusOr<Checkpoint> checkpoint = OpenCheckpoint("/", checkpoint_);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -174,7 +192,7 @@ TEST_P(ExportTest, NumpyReproducesThePredictions) {
   const std::string python = PythonWithNumpy();
   if (python.empty()) GTEST_SKIP() << "NO PYTHON WITH NUMPY HERE: PREDICTIONS FROM THE EXPORT ARE NOT CHECKED";
   const std::string out = directory_.File("model");
-  ASSERT_TRUE(ExportCheckpoint(checkpoint_, out).ok());
+  ASSERT_TRUE(Export(checkpoint_, out).ok());
   const RunResult run = RunProgram(
       {python, absl::StrCat(SPARROW_SOURCE_DIR, "/deploy/export/predict.py"), out, directory_.File("test.tsv")});
   ASSERT_EQ(run.status, 0) << run.err;
@@ -210,7 +228,7 @@ TEST_P(ExportTest, ADamagedCheckpointIsRefusedAndLeavesNothing) {
   std::string bytes = *ReadFile(path);
   bytes[bytes.size() / 2] ^= 1;
   ASSERT_TRUE(WriteFileAtomically(path, bytes).ok());
-  const absl::StatusOr<ExportResult> result = ExportCheckpoint(checkpoint_, out);
+  const absl::StatusOr<ExportResult> result = Export(checkpoint_, out);
   ASSERT_FALSE(result.ok());
   EXPECT_THAT(std::string(result.status().message()), HasSubstr(checkpoint->manifest.files(0).name()));
   EXPECT_FALSE(std::filesystem::exists(out));
@@ -218,9 +236,9 @@ TEST_P(ExportTest, ADamagedCheckpointIsRefusedAndLeavesNothing) {
 
 TEST_P(ExportTest, ADirectoryInUseAndAPathThatIsNoCheckpointAreRefused) {
   const std::string used = directory_.path();
-  EXPECT_THAT(std::string(ExportCheckpoint(checkpoint_, used).status().message()), HasSubstr("name a new directory"));
+  EXPECT_THAT(std::string(Export(checkpoint_, used).status().message()), HasSubstr("name a new directory"));
   EXPECT_TRUE(std::filesystem::exists(directory_.File("train.tsv")));
-  const absl::StatusOr<ExportResult> none = ExportCheckpoint(directory_.File("nothing"), directory_.File("model"));
+  const absl::StatusOr<ExportResult> none = Export(directory_.File("nothing"), directory_.File("model"));
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("nothing"));
 }
@@ -324,7 +342,7 @@ TEST_P(ExportForm, NumpyReproducesThePredictions) {
   options.checkpoint_root = directory.File("checkpoints");
   const v1::JobStatus status = TrainEmbedded(*job, options);
   ASSERT_EQ(status.state(), v1::JobStatus::SUCCEEDED) << status.message();
-  ASSERT_TRUE(ExportCheckpoint(status.summary().checkpoint(), directory.File("model")).ok());
+  ASSERT_TRUE(Export(status.summary().checkpoint(), directory.File("model")).ok());
   PredictionOptions prediction;
   prediction.checkpoint_root = options.checkpoint_root;
   prediction.checkpoint = status.summary().checkpoint();

@@ -323,7 +323,8 @@ TEST_F(RunningJobTest, AServerThatIsNotHeardOfFailsTheJobAndIsNamed) {
   Pass(absl::Milliseconds(1));
   EXPECT_EQ(StateOf(job), v1::JobStatus::FAILED);
   EXPECT_EQ(StatusOf(job).message(),
-            "server-2 (b:1) was not heard of for 10s; start it again and submit with --resume");
+            "server-2 (b:1) was not heard of for 10s; start it again and submit the job anew, with --resume CHECKPOINT "
+            "if there is one");
 }
 
 TEST_F(RunningJobTest, AMemberThatLeavesFailsTheJobAndSaysWhy) {
@@ -331,7 +332,9 @@ TEST_F(RunningJobTest, AMemberThatLeavesFailsTheJobAndSaysWhy) {
   leave.set_member_id("worker-1");
   leave.set_reason("SIGTERM");
   ASSERT_TRUE(plane->Leave(leave).ok());
-  EXPECT_EQ(StatusOf(job).message(), "worker-1 (10.0.0.1) left (SIGTERM); start it again and submit with --resume");
+  EXPECT_EQ(StatusOf(job).message(),
+            "worker-1 (10.0.0.1) left (SIGTERM); start it again and submit the job anew, with --resume CHECKPOINT if "
+            "there is one");
   EXPECT_TRUE(plane->Leave(leave).ok()) << "may be repeated";
 }
 

@@ -50,7 +50,8 @@ TEST_F(RestartTest, ARunningJobHasFailedWithARemedyAndKeepsWhatItHadReported) {
   plane->ShutDown();
   Restart(directory.path());
   EXPECT_EQ(StateOf(job), v1::JobStatus::FAILED);
-  EXPECT_EQ(StatusOf(job).message(), "the coordinator restarted while it ran; submit again with --resume");
+  EXPECT_EQ(StatusOf(job).message(),
+            "the coordinator restarted while it ran; submit the job anew, with --resume CHECKPOINT if there is one");
   EXPECT_EQ(StatusOf(job).progress().step(), 17u);
   EXPECT_EQ(plane->GetJob(job)->status().loss_curve(0).loss(), 0.25);
 }
