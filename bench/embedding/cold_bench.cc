@@ -1,6 +1,6 @@
 // Questions: what share of RocksDB's own MultiGet do cold reads of a table reach (SparrowMultiGet beside Look), what do
-// training pulls and updates cost when most of a table is cold, with dirty rows written by the background thread or only
-// in line (Training), and does memory stay within the budget meanwhile (Stress)?
+// training pulls and updates cost when most of a table is cold, with rows written by the background thread or in line
+// only (Training), and does memory stay within the budget meanwhile (Stress)?
 // Fixed: rows of dim 64, row-wise Adagrad (276 bytes a record); 400,000 rows (smoke: 20,000 and 50,000); batches of
 // 4,096 unique keys. Cold reads: the keys that a table with a tenth of its rows in DRAM misses when ids are drawn by
 // Zipf with exponent 1.05; the most frequent tenth is left out. Bound: the same keys through MultiGet of the same files
