@@ -361,11 +361,12 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
     return held < options_.background_rows_min ? 0 : std::min(held / kReadyShare, kReadyMax);
   }
 
-  // Has the background thread make more rows of the stripe ready, if few are.
+  // Has the background thread make more rows of the stripe ready, if few are. From Settle on: during the call it would
+  // take a core from the call.
   void AskForReady(Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu) {
     if (stripe->wants_ready || 2 * stripe->ready.size() >= ReadyTarget(stripe)) return;
     stripe->wants_ready = true;
-    writer_->Wake(this);
+    wants_writer_.store(true, std::memory_order_relaxed);
   }
 
   // Copies of rows on their way to the cold tier: those of a stripe follow each other.
@@ -556,6 +557,7 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
 
   // Called with no lock held, after a call that may have taken memory.
   void Settle() {
+    if (wants_writer_.exchange(false, std::memory_order_relaxed)) writer_->Wake(this);
     GiveBackWhatWasAsked();
     if (evicted_.exchange(false, std::memory_order_relaxed)) budget_->AskLargest(this);
   }
@@ -617,8 +619,9 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
   std::atomic<uint64_t> written_in_background_{0};
   std::atomic<uint64_t> written_in_line_{0};
   std::atomic<uint64_t> cold_reads_{0};
-  std::atomic<uint64_t> asked_back_{0};  // Bytes that another table wants.
-  std::atomic<bool> evicted_{false};     // Since the last Settle: this table would hold more if it could.
+  std::atomic<uint64_t> asked_back_{0};    // Bytes that another table wants.
+  std::atomic<bool> wants_writer_{false};  // Some stripe's wants_ready was set since the last Settle.
+  std::atomic<bool> evicted_{false};       // Since the last Settle: this table would hold more if it could.
 };
 
 }  // namespace

@@ -262,7 +262,7 @@ class Training {
     evaluated_step_ = cursor_.step;
     if (!IsFirst()) return absl::OkStatus();
     *summary_.mutable_eval() = result;
-    if (reader_ == nullptr) summary_.set_rows_read(result.rows());
+    if (job_.train().epochs() == 0) summary_.set_rows_read(result.rows());  // An evaluation alone.
     observer_->OnEval(result);
     return absl::OkStatus();
   }
@@ -278,11 +278,10 @@ class Training {
     if (!IsFirst() || !trained_ || !job_.checkpoint().at_end() || stop_->stopped()) return failed;
     summary_.set_steps(cursor_.step);
     const absl::Status saved = SaveCheckpoint();
-    return absl::Status(failed.code(),
-                        saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ",
-                                                  summary_.checkpoint())
-                                   : absl::StrCat(failed.message(), "; and the trained model could not be saved: ",
-                                                  saved.message()));
+    return absl::Status(
+        failed.code(),
+        saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ", summary_.checkpoint())
+                   : absl::StrCat(failed.message(), "; and the trained model could not be saved: ", saved.message()));
   }
 
   // Ends the job in order: after the barrier no worker needs a server, and rank 0 saves and closes alone.
