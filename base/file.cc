@@ -115,6 +115,22 @@ absl::Status MakeDirectories(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> WriteProbe(const std::string& directory) {
+  constexpr absl::string_view kContents = "Written to see whether files can be written here; may be removed.\n";
+  std::string path = absl::StrCat(directory, "/.probe-XXXXXX");
+  const int fd = mkostemp(path.data(), O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "write a file there", directory);
+  errno = ENOSPC;  // What a short write means.
+  // Some file systems tell only when they sync that there is no room.
+  const bool written =
+      write(fd, kContents.data(), kContents.size()) == static_cast<ssize_t>(kContents.size()) && fsync(fd) == 0;
+  const int error = errno;
+  close(fd);
+  if (written) return path;
+  unlink(path.c_str());
+  return ErrnoStatus(error, "write a file there", directory);
+}
+
 absl::Status CheckDirectory(absl::string_view flag, const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {

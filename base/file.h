@@ -21,6 +21,10 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 // Makes the directory and its parents. OK if it is there.
 absl::Status MakeDirectories(const std::string& path);
 
+// Proves that files can be written in `directory`: makes one under a new random name, writes to it and syncs it.
+// Returns its path; the caller removes it.
+absl::StatusOr<std::string> WriteProbe(const std::string& directory);
+
 // root/relative, made absolute, refusing (PermissionDenied, naming both) what lies outside root once ".." and symbolic
 // links are resolved; a link that leads out is named, and where it leads. An absolute `relative` must lie under root.
 // The target need not exist; its existing parents are resolved.

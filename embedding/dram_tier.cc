@@ -21,7 +21,10 @@ BatchPlan& BatchPlan::OfThread() {
   return plan;
 }
 
-void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes) {
+void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes, Work work) {
+  // To wake a second thread costs about as much as to read a thousand rows. A chunk of a pull has fewer than two times
+  // 2,048, and its neighbours keep the other cores busy.
+  keys_per_thread_ = work == Work::kRead ? 2048 : 512;
   missing.assign(stripes, 0);
   cold_writes.assign(stripes, 0);
   stripe_of_.resize(keys.size());
@@ -42,13 +45,13 @@ void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes) {
 uint64_t BatchPlan::TotalMissing() const { return std::accumulate(missing.begin(), missing.end(), uint64_t{0}); }
 
 void BatchPlan::ForEachStripe(absl::FunctionRef<void(uint32_t)> body) const {
-  constexpr int64_t kKeysPerThread = 1024;
   const int64_t stripes = static_cast<int64_t>(missing.size());
   const int64_t keys = static_cast<int64_t>(order_.size());
-  const int64_t grain = keys <= kKeysPerThread ? stripes : std::max<int64_t>(1, stripes * kKeysPerThread / keys);
+  const int64_t threads = std::clamp<int64_t>(keys / keys_per_thread_, 1, stripes);
+  const int64_t grain = (stripes + threads - 1) / threads;
   // Each calling thread begins somewhere else: two that began together would wait for each other at every stripe.
-  static std::atomic<uint32_t> threads{0};  // Relaxed: only hands out numbers.
-  static thread_local const uint32_t begin = threads.fetch_add(11, std::memory_order_relaxed);
+  static std::atomic<uint32_t> callers{0};  // Relaxed: only hands out numbers.
+  static thread_local const uint32_t begin = callers.fetch_add(11, std::memory_order_relaxed);
   ParallelFor(stripes, grain, [&, begin = begin](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const uint32_t s = (begin + static_cast<uint32_t>(i)) & static_cast<uint32_t>(stripes - 1);

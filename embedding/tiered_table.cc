@@ -212,7 +212,8 @@ class TieredTable final : public Table, private MemoryBudget::Holder, private Ba
     {
       absl::ReaderMutexLock lock(&mu_);
       BatchPlan& plan = BatchPlan::OfThread();
-      plan.Build(keys, dram_.stripes());
+      plan.Build(keys, dram_.stripes(),
+                 (flags & RowIndex::kDirty) != 0 ? BatchPlan::Work::kUpdate : BatchPlan::Work::kRead);
       dram_.VisitFound(keys, flags, touched_bytes, &plan, use);
       if (plan.TotalMissing() == 0) return absl::OkStatus();
       ColdRows cold;

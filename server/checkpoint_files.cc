@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "proto/first_text_error.h"
@@ -164,7 +167,30 @@ absl::Status RestoreFile(const JobSpec& spec, Table* table, const std::string& p
   return absl::OkStatus();
 }
 
+// `status` with what to do about it.
+absl::Status OfCheckpointRoot(const std::string& root, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("--checkpoint-root ", root, ": ", status.message(),
+                                                  "; give all members one --checkpoint-root that they share and may "
+                                                  "write"));
+}
+
 }  // namespace
+
+absl::Status CheckCheckpointProbe(const std::string& root, const std::string& probe) {
+  const absl::StatusOr<std::string> path = ResolveUnder(root, probe);
+  if (!path.ok()) return OfCheckpointRoot(root, path.status());
+  std::error_code error;
+  // A file, and so inside the root: what lies beside the root itself is not this server's to write.
+  if (!std::filesystem::is_regular_file(*path, error)) {
+    return OfCheckpointRoot(root, absl::FailedPreconditionError(absl::StrCat(
+                                      *path, ", which rank 0 has just written under its root, is not there")));
+  }
+  const absl::StatusOr<std::string> own = WriteProbe(std::filesystem::path(*path).parent_path().string());
+  if (!own.ok()) return OfCheckpointRoot(root, own.status());
+  std::filesystem::remove(*own, error);
+  if (error) LOG(WARNING) << *own << ": cannot remove: " << error.message();
+  return absl::OkStatus();
+}
 
 absl::Status SaveTableFiles(const JobSpec& spec, std::span<const std::unique_ptr<Table>> tables,
                             const std::string& directory, const std::atomic<bool>* stop,

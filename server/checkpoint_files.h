@@ -15,6 +15,12 @@
 
 namespace sparrow {
 
+// That a checkpoint can be written in the directory that holds `probe`, a file under `root` (--checkpoint-root) that
+// rank 0 has just written there: this server sees that very file, and can write beside it; it leaves nothing there.
+// FailedPrecondition (not there), PermissionDenied (`probe` lies outside `root`) or the system's reason; the message
+// names flag, path and remedy.
+absl::Status CheckCheckpointProbe(const std::string& root, const std::string& probe);
+
 // Writes one file a table, TABLE.server-I.rows, to `directory` (absolute; exists), replacing what an earlier try left.
 // Cancelled once *stop is true.
 absl::Status SaveTableFiles(const JobSpec& spec, std::span<const std::unique_ptr<Table>> tables,

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "embedding/table.h"
+#include "server/checkpoint_files.h"
 #include "server/data_directory.h"
 #include "server/job.h"
 #include "server/job_spec.h"
@@ -182,6 +183,11 @@ class LocalShard final : public Shard {
 
   absl::Status Open(const v1::OpenJobRequest& request, v1::OpenJobResponse* response) {
     ASSIGN_OR_RETURN(JobSpec spec, ParseOpenJob(request));
+    // Of every call, also of one that is repeated: its caller keeps the probe until it has the answer.
+    if (!request.checkpoint_probe().empty()) {
+      RETURN_IF_ERROR(Annotate(CheckCheckpointProbe(options_.checkpoint_root, request.checkpoint_probe()),
+                               absl::StrCat("job ", spec.job_id, " cannot be opened")));
+    }
     std::shared_ptr<Job> job;
     std::shared_ptr<Job> replaced;
     bool is_new = false;

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dense/dense_optimizer.h"
@@ -52,6 +54,29 @@ absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimize
 // is never used again: a dot and a number are put after the job id.
 absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
                                                       const std::string& job_id, uint64_t step);
+
+// The directory of a job's checkpoints, made before the first step, so that a root that cannot be used is found before
+// anything is trained for it. Not thread-safe.
+class CheckpointPlace {
+ public:
+  // Makes ROOT/<job name>-<job id> and writes a probe file there, which the servers are to see too. Errors name
+  // --checkpoint-root, the path and the remedy, and leave nothing behind.
+  static absl::StatusOr<std::unique_ptr<CheckpointPlace>> Prepare(const std::string& root, const std::string& job_name,
+                                                                  const std::string& job_id);
+  // Removes the probe and, of the directories that Prepare made, those that are still empty.
+  ~CheckpointPlace();
+
+  const std::string& probe() const { return probe_relative_; }  // Relative to the root.
+  void RemoveProbe();
+
+ private:
+  CheckpointPlace() = default;
+  absl::Status Make(const std::string& root, const std::string& directory);
+
+  std::vector<std::string> made_;  // Outermost first.
+  std::string probe_;              // Absolute; empty: there is none.
+  std::string probe_relative_;
+};
 
 // Writes dense.safetensors into `directory`.
 absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer);

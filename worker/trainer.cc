@@ -137,6 +137,9 @@ class Training {
     return absl::OkStatus();
   }
 
+  // Before training: whether a checkpoint is to be written after it.
+  bool WillSave() const { return reader_ != nullptr && job_.checkpoint().at_end(); }
+
   absl::Status OpenJob() {
     v1::OpenJobRequest request;
     request.set_workers(in_.task.workers());
@@ -148,7 +151,14 @@ class Training {
     if (checkpoint_.has_value()) {
       ASSIGN_OR_RETURN(*request.mutable_restore_from(), RelativeToRoot(in_.checkpoint_root, checkpoint_->directory));
     }
-    return client_->OpenJob(request).status();
+    if (WillSave()) {
+      ASSIGN_OR_RETURN(checkpoint_place_,
+                       CheckpointPlace::Prepare(in_.checkpoint_root, job_.name(), in_.task.job_id()));
+      request.set_checkpoint_probe(checkpoint_place_->probe());
+    }
+    const absl::Status opened = client_->OpenJob(request).status();
+    if (checkpoint_place_ != nullptr) checkpoint_place_->RemoveProbe();
+    return opened;
   }
 
   absl::Status Train() {
@@ -335,6 +345,7 @@ class Training {
   std::optional<Checkpoint> checkpoint_;  // That was resumed.
   std::unique_ptr<BatchReader> reader_;   // Of the training rows; null if none are left, or once training has it.
   std::unique_ptr<Evaluator> evaluator_;  // Null without a test set.
+  std::unique_ptr<CheckpointPlace> checkpoint_place_;  // Of rank 0, if a checkpoint is to be written.
   std::unique_ptr<Collective> collective_;
 
   DataCursor cursor_;

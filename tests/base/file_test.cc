@@ -52,6 +52,20 @@ TEST_F(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
   EXPECT_TRUE(absl::IsNotFound(WriteFileAtomically(root + "/none/x", "new")));
 }
 
+TEST_F(FileTest, AProbeIsANewFileInADirectoryThatCanBeWritten) {
+  const auto first = WriteProbe(root + "/sub");
+  const auto second = WriteProbe(root + "/sub");
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_NE(*first, *second);
+  EXPECT_EQ(std::filesystem::path(*first).parent_path(), root + "/sub");
+  EXPECT_NE(*ReadFile(*first), "");
+  // In /proc nobody may make a file, not even root.
+  for (const std::string& directory : {root + "/none", root + "/a.tsv", std::string("/proc/self")}) {
+    const absl::Status status = WriteProbe(directory).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(directory + ": cannot write a file there: "));
+  }
+}
+
 TEST_F(FileTest, DirectoriesAreMadeWithTheirParentsAndMayBeThere) {
   EXPECT_TRUE(MakeDirectories(root + "/x/y/z").ok());
   EXPECT_TRUE(MakeDirectories(root + "/x/y/z").ok());

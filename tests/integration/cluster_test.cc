@@ -90,6 +90,18 @@ std::unique_ptr<ChildProcess> StartLongJob(const LocalCluster& cluster) {
   return watch;
 }
 
+TEST_F(Cluster, AServerWithAnotherCheckpointRootFailsTheJobBeforeItsFirstStep) {
+  LocalCluster cluster({.servers = 2, .workers = 2, .data_root = data_->path(), .shared_checkpoint_root = false});
+  const TrainingRun run = TrainOn(cluster);
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, HasSubstr("worker-"));
+  EXPECT_THAT(run.err, HasSubstr("parameter server 1 at 127.0.0.1:"));
+  EXPECT_THAT(run.err, HasSubstr("opening the job: "));
+  EXPECT_THAT(run.err, HasSubstr("--checkpoint-root " + cluster.directory() + "/own-checkpoints: "));
+  EXPECT_THAT(run.err, HasSubstr("give all members one --checkpoint-root that they share and may write"));
+  for (const size_t worker : {3, 4}) EXPECT_EQ(Scrape(cluster.metrics()[worker], "sparrow_worker_samples_total"), 0);
+}
+
 TEST_F(Cluster, AServerThatIsKilledFailsTheJobByNameAndTheClusterTakesTheNextJob) {
   LocalCluster cluster({.servers = 2, .workers = 2, .data_root = data_->path()});
   auto watch = StartLongJob(cluster);

@@ -246,6 +246,58 @@ TEST_F(CheckpointFiles, PathsStayUnderTheRoot) {
   EXPECT_TRUE(absl::IsPermissionDenied(RestoreError())) << RestoreError();
 }
 
+// What OpenJob says of a probe, on a server of its own.
+absl::Status OpenWithProbe(TestShard* server, const std::string& probe) {
+  v1::OpenJobRequest request = TestJob().Open();
+  request.set_checkpoint_probe(probe);
+  v1::OpenJobResponse response;
+  return server->shard->OpenJob(request, &response);
+}
+
+TEST(CheckpointProbe, ThatIsSeenOpensTheJobAndNothingIsLeftBesideIt) {
+  TestShard server;
+  const std::string job = server.directory.File("job");
+  std::filesystem::create_directory(job);
+  std::ofstream(job + "/probe") << "x";
+  for (const char* const call : {"first", "repeated"}) {
+    const absl::Status status = OpenWithProbe(&server, "job/probe");
+    EXPECT_TRUE(status.ok()) << call << ": " << status;
+  }
+  size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(job)) ++entries;
+  EXPECT_EQ(entries, 1u);
+}
+
+TEST(CheckpointProbe, ThatIsNotThereOrLiesOutsideTheRootIsRefusedByNameAndNothingIsOpen) {
+  TestShard server;
+  const std::string root = server.directory.path();
+  std::filesystem::create_directory(server.directory.File("job"));
+  for (const char* const absent : {"job/probe", "none/probe", "job", "."}) {
+    const absl::Status status = OpenWithProbe(&server, absent);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << absent << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("job job-1 cannot be opened: --checkpoint-root " + root));
+    if (std::string(absent) != ".") {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(server.directory.File(absent) + ", which rank 0"));
+    }
+    EXPECT_THAT(std::string(status.message()), HasSubstr("; give all members one --checkpoint-root"));
+  }
+  for (const char* const outside : {"../probe", "/etc/passwd", "job/../../x"}) {
+    const absl::Status status = OpenWithProbe(&server, outside);
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << outside << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(outside));
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(server.Push(TestJob().Push(0, {}))));
+}
+
+// In /proc nobody may make a file, not even root.
+TEST(CheckpointProbe, BesideWhichNothingCanBeWrittenIsRefusedByName) {
+  const absl::Status status = CheckCheckpointProbe("/proc", "self/status");
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--checkpoint-root /proc: /proc/"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(": cannot write a file there: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("; give all members one --checkpoint-root"));
+}
+
 TEST_F(CheckpointFiles, DirectoryWithoutManifestIsNoCheckpoint) {
   std::filesystem::remove(root_.File("ckpt/MANIFEST.textproto"));
   EXPECT_TRUE(absl::IsNotFound(RestoreError()));

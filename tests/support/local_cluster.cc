@@ -17,11 +17,12 @@ LocalCluster::LocalCluster(const LocalClusterOptions& options) {
   metrics_.push_back(*metrics);
 
   for (int i = 0; i < options.servers; ++i) {
-    servers_.push_back(
-        StartMember({ProgramPath("sparrow-server"), "--coordinator", coordinator_address_, "--listen", "127.0.0.1:0",
-                     "--data", directory_.File(absl::StrCat("server-", i)), "--memory", options.server_memory,
-                     "--checkpoint-root", directory_.File("checkpoints"), "--metrics", "127.0.0.1:0"},
-                    "sparrow-server listening on "));
+    const bool own_root = !options.shared_checkpoint_root && i + 1 == options.servers;
+    servers_.push_back(StartMember(
+        {ProgramPath("sparrow-server"), "--coordinator", coordinator_address_, "--listen", "127.0.0.1:0", "--data",
+         directory_.File(absl::StrCat("server-", i)), "--memory", options.server_memory, "--checkpoint-root",
+         directory_.File(own_root ? "own-checkpoints" : "checkpoints"), "--metrics", "127.0.0.1:0"},
+        "sparrow-server listening on "));
   }
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(StartMember(

@@ -17,6 +17,7 @@ struct LocalClusterOptions {
   int workers = 1;
   std::string data_root = ".";
   std::string server_memory = "256MiB";
+  bool shared_checkpoint_root = true;  // false: the last server has one of its own.
 };
 
 // Members write under a temporary directory. Destruction kills what still runs.

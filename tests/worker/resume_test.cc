@@ -15,7 +15,9 @@
 namespace sparrow {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kSeed = 11;
 
@@ -67,6 +69,80 @@ TEST_F(Resume, ATestSetThatCannotBeReadDoesNotCostTheTraining) {
 
   WriteClicks(harness_.data_root() + "/test.tsv", 200, kSeed + 1);
   EXPECT_EQ(Dense(checkpoint), Dense(Save(/*steps=*/1000)));
+}
+
+// A root that cannot be used costs no training.
+class CheckpointRoot : public Resume {
+ protected:
+  std::string FailsBeforeTraining(const TrainingHarness::Run& run) {
+    const auto result = harness_.Train(SavingJob(), run);
+    EXPECT_FALSE(result.status().ok());
+    EXPECT_TRUE(result.recorder.losses.empty()) << "refused before the first step";
+    return std::string(result.ranks[0].status().message());
+  }
+  // Under the workers' root.
+  std::vector<std::string> Entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(harness_.checkpoint_root())) {
+      names.push_back(entry.path().lexically_relative(harness_.checkpoint_root()).string());
+    }
+    return names;
+  }
+  const std::string kRemedy = "; give all members one --checkpoint-root that they share and may write";
+};
+
+TEST_F(CheckpointRoot, ThatRank0CannotWriteFailsTheJobBeforeItsFirstStep) {
+  const std::string taken = harness_.checkpoint_root() + "/clicks-job-1";
+  std::ofstream(taken) << "a file";
+  const std::string message = FailsBeforeTraining({.workers = 2});
+  EXPECT_THAT(message, HasSubstr("--checkpoint-root " + harness_.checkpoint_root() + ": " + taken + ": cannot "));
+  EXPECT_THAT(message, HasSubstr(kRemedy));
+  EXPECT_THAT(Entries(), ElementsAre("clicks-job-1")) << "what was there stays";
+
+  v1::Job not_saving = ClickJob();
+  EXPECT_TRUE(harness_.Train(not_saving, {}).status().ok()) << "nothing is to be written";
+}
+
+TEST_F(CheckpointRoot, ThatAServerDoesNotShareFailsTheJobBeforeItsFirstStep) {
+  TemporaryDirectory other;
+  const TrainingHarness::Run run = {.workers = 2, .servers = 2, .server_checkpoint_root = other.path()};
+  const std::string message = FailsBeforeTraining(run);
+  EXPECT_THAT(message, HasSubstr("parameter server 1 at shard-1: opening the job: job job-1 cannot be opened: "
+                                 "--checkpoint-root " +
+                                 other.path() + ": " + other.path() + "/clicks-job-1/.probe-"));
+  EXPECT_THAT(message, HasSubstr("which rank 0 has just written under its root, is not there" + kRemedy));
+  EXPECT_THAT(Entries(), ElementsAre()) << "what the start made is gone";
+
+  // The same name in both roots does not make them one; and what was there stays.
+  for (const std::string& root : {harness_.checkpoint_root(), other.path()}) {
+    ASSERT_TRUE(MakeDirectories(root + "/clicks-job-1").ok());
+  }
+  EXPECT_THAT(FailsBeforeTraining(run), HasSubstr("is not there"));
+  EXPECT_THAT(Entries(), ElementsAre("clicks-job-1"));
+}
+
+TEST_F(CheckpointRoot, IsLeftAsItWasByAJobThatFailsInTraining) {
+  std::ofstream(harness_.data_root() + "/train.tsv", std::ios::app) << "no row\n";
+  std::filesystem::remove(harness_.checkpoint_root());
+  const auto result = harness_.Train(SavingJob(), {});
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("train.tsv:328: 1 field, expected 6"));
+  EXPECT_FALSE(result.recorder.losses.empty()) << "it got past the start";
+  EXPECT_FALSE(std::filesystem::exists(harness_.checkpoint_root())) << "which the start had made";
+}
+
+TEST_F(CheckpointRoot, HoldsNothingButTheCheckpointAfterTheJob) {
+  const std::string checkpoint = Save(/*steps=*/1);
+  EXPECT_THAT(Entries(),
+              UnorderedElementsAre("clicks-job-1", "clicks-job-1/step-1", "clicks-job-1/step-1/a.server-0.rows",
+                                   "clicks-job-1/step-1/b.server-0.rows", "clicks-job-1/step-1/dense.safetensors",
+                                   "clicks-job-1/step-1/MANIFEST.textproto"));
+  // A job that only evaluates writes nothing, wherever it could.
+  TemporaryDirectory other;
+  v1::Job job = SavingJob();
+  job.mutable_train()->set_steps_max(1);
+  std::filesystem::copy(harness_.checkpoint_root(), other.path(), std::filesystem::copy_options::recursive);
+  const auto evaluated = harness_.Train(job, {.restore_from = checkpoint, .server_checkpoint_root = other.path()});
+  EXPECT_TRUE(evaluated.status().ok()) << evaluated.status();
 }
 
 class ResumeAt : public Resume, public ::testing::WithParamInterface<uint64_t> {};

@@ -75,7 +75,8 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
   for (uint32_t s = 0; s < run.servers; ++s) {
     ShardOptions options;
     options.data = directory_.File(absl::StrCat("shard-", runs_, "-", s));
-    options.checkpoint_root = checkpoint_root();
+    const bool own_root = !run.server_checkpoint_root.empty() && s + 1 == run.servers;
+    options.checkpoint_root = own_root ? run.server_checkpoint_root : checkpoint_root();
     options.memory_bytes = 64 << 20;
     absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::Create(options, &metrics_);
     CHECK(shard.ok()) << shard.status();

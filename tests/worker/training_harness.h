@@ -54,6 +54,7 @@ class TrainingHarness {
     std::function<void(const v1::Progress&)> on_progress = nullptr;  // Of rank 0.
     StopSignal* stop = nullptr;                                      // Of all ranks; null: none.
     absl::Duration unavailable_timeout = absl::Seconds(1);
+    std::string server_checkpoint_root = "";  // Of the last server; empty: the one of all.
   };
   struct Result {
     std::vector<absl::StatusOr<v1::Summary>> ranks;
