@@ -5,11 +5,14 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "base/file.h"
 #include "gmock/gmock.h"
@@ -229,6 +232,58 @@ TEST_F(CheckpointFiles, AnotherStepThanAskedForIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("step 4"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("3 steps"));
+}
+
+// Pushes go on while tables are saved: what is saved is one step, whole, or the save is refused.
+TEST_F(CheckpointFiles, SavedBesidePushesAreThoseOfTheirStep) {
+  constexpr size_t kSaves = 5;
+  Cluster pushed(AdamJob(), 1, root_.path());
+  ASSERT_TRUE(pushed.Open().ok());
+  std::atomic<uint64_t> steps{0};
+  std::atomic<bool> enough{false};
+  std::thread training([&] {
+    for (; !enough; ++steps) {
+      pushed.Train(steps, steps + 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // Else every save would come too late.
+    }
+  });
+  std::map<uint64_t, v1::Manifest> saved;
+  const absl::Time start = absl::Now();
+  while (saved.size() < kSaves && absl::Now() < start + absl::Seconds(60)) {
+    const uint64_t step = steps;
+    if (saved.contains(step)) continue;
+    const std::string directory = absl::StrCat("beside-", step);
+    ASSERT_TRUE(MakeDirectories(root_.File(directory)).ok());
+    v1::Manifest manifest = manifest_;
+    manifest.clear_files();
+    manifest.set_step(step);
+    const absl::Status status = pushed.Save(directory, step, &manifest);
+    if (status.ok()) {
+      saved[step] = manifest;
+    } else {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    }
+  }
+  enough = true;
+  training.join();
+  ASSERT_EQ(saved.size(), kSaves);
+
+  Cluster alone(AdamJob(), 1, root_.path());
+  ASSERT_TRUE(alone.Open().ok());
+  uint64_t trained = 0;
+  for (const auto& [step, manifest] : saved) {
+    const std::string directory = absl::StrCat("beside-", step);
+    WriteManifest(root_.File(directory), manifest);
+    TestJob job = AdamJob();
+    job.restore_from = directory;
+    job.first_step = step;
+    Cluster restored(job, 1, root_.path());
+    const absl::Status opened = restored.Open();
+    ASSERT_TRUE(opened.ok()) << opened;
+    alone.Train(trained, step);
+    trained = step;
+    EXPECT_EQ(restored.Rows(step), alone.Rows(step)) << step;
+  }
 }
 
 TEST_F(CheckpointFiles, PathsStayUnderTheRoot) {
