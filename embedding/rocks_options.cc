@@ -34,8 +34,7 @@ rocksdb::Options MakeRocksOptions(const RocksShare& share) {
   table.optimize_filters_for_memory = true;  // Fit to what the allocator gives.
 
   // 10 bits a row: one read in a hundred of an absent id looks at a block. Bloom and not ribbon: ribbon saves 3 bits a
-  // row and costs three times the time of a check. Also in the last level (no optimize_filters_for_hits), because a new
-  // id is looked for in vain once.
+  // row and costs three times the time of a check. (None in the last level: below.)
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.whole_key_filtering = true;  // There is no prefix to filter by.
 
@@ -67,6 +66,9 @@ rocksdb::Options MakeRocksOptions(const RocksShare& share) {
   rocks.compaction_style = rocksdb::kCompactionStyleUniversal;
   rocks.compaction_options_universal.size_ratio = 10;
   rocks.compaction_options_universal.max_size_amplification_percent = 100;
+  // No filter where most rows are: a row that has left memory is there, and the filters would be the larger part of
+  // what the block cache holds. A new id pays with the look at a block, once.
+  rocks.optimize_filters_for_hits = true;
 
   rocks.sst_file_manager = share.files;  // Counts bytes on disk.
   rocks.max_background_jobs = 2;

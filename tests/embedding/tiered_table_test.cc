@@ -90,7 +90,7 @@ TEST(TieredTable, ATableManyTimesTheBudgetTrainsBitEqualToOneThatFits) {
 
 TEST(TieredTable, RowsAreWrittenInTheBackgroundOnceATableEvicts) {
   constexpr uint32_t kDim = 16;
-  TieredHome home(1 << 20);
+  TieredHome home(16 << 20);
   const TableSpec spec = TestSpec("t", kDim, SparseOptimizerKind::kAdam);
   const auto table = home.Make(spec);
   RowModel model(spec);

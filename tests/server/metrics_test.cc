@@ -116,7 +116,7 @@ TEST_F(ServerMetricsTest, AdmissionAndEviction) {
 }
 
 TEST_F(ServerMetricsTest, RowsWrittenToDiskByWhoWroteThem) {
-  TestShard small(uint64_t{64} << 20, /*memory_bytes=*/1 << 20);
+  TestShard small(uint64_t{64} << 20, /*memory_bytes=*/8 << 20);
   job_.workers = 1;
   ASSERT_TRUE(small.Open(job_).ok());
   const std::string in_line = "sparrow_server_table_rows_written_total{by=\"in_line\"}";
