@@ -402,6 +402,15 @@ absl::Status Job::ApplyStep(uint64_t step, uint64_t samples, double learning_rat
     for (const absl::Status& result : results) RETURN_IF_ERROR(result);
     // Before the next pull reads, also those tables that this step did not touch.
     for (const std::unique_ptr<Table>& table : tables_) RETURN_IF_ERROR(table->EndStep(step));
+    // Rows and their step change together: who reads rows, or saves them, under rows_mu_ sees both or neither.
+    absl::MutexLock step_lock(&mu_);
+    applying_ = false;
+    ++applied_;
+    if (spec_.prefetch) {
+      const uint64_t keys = pulls_[0]->keys();
+      pulls_[0] = std::move(pulls_[1]);
+      pulls_[1] = std::make_shared<StepPulls>(applied_ + 1, spec_.workers, keys);
+    }
   }
   CountDecisions();
   environment_.metrics.steps_applied.Increment();
@@ -423,17 +432,11 @@ void Job::FinishStep(const absl::Status& status) {
   WaitingPulls ready;
   {
     absl::MutexLock lock(&mu_);
-    applying_ = false;
     if (!status.ok()) {
+      applying_ = false;
       // Some tables may have been updated and others not: the rows belong to no step.
       End(status, &ready);
     } else {
-      ++applied_;
-      if (spec_.prefetch) {
-        const uint64_t keys = pulls_[0]->keys();
-        pulls_[0] = std::move(pulls_[1]);
-        pulls_[1] = std::make_shared<StepPulls>(applied_ + 1, spec_.workers, keys);
-      }
       TakeReady(&ready);
     }
   }
