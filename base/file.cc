@@ -156,7 +156,9 @@ absl::Status CheckDirectoryOrNew(absl::string_view flag, const std::string& path
                          "; name a directory, or one that can be made"));
       }
       if (at != target && access(at.c_str(), W_OK | X_OK) != 0) {
-        return Annotate(ErrnoStatus(errno, "make a directory there", at.string()), absl::StrCat(flag, " ", path));
+        const absl::Status refused = ErrnoStatus(errno, "make a directory there", at.string());
+        return absl::Status(refused.code(), absl::StrCat(flag, " ", path, ": ", refused.message(),
+                                                         "; name a directory that you may write, or make it first"));
       }
       return absl::OkStatus();
     }
