@@ -275,8 +275,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
   // A lone worker's floats are not changed by a sum, so they can stay where they are, if that is until the step is
   // over.
-  const bool whole_step = spec_.workers == 1 && request.parts() == 1;
-  const bool as_it_stands = bytes_of.all_floats() && (whole_step || (spec_.workers == 1 && owner != nullptr));
+  const bool as_it_stands = spec_.workers == 1 && bytes_of.all_floats() && (request.parts() == 1 || owner != nullptr);
   PushPart part =
       as_it_stands ? BorrowPart(request, bytes_of, std::move(owner)) : pool_.CopyPart(spec_, request, bytes_of);
   absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
@@ -310,15 +309,9 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     }
     environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
     environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
-    if (whole_step) {
-      step.samples = request.samples();
-      step.learning_rate_factor = request.learning_rate_factor();
-      step.parts.push_back(std::exchange(part, {}));
-    } else {
-      pushes_.Add(request, std::exchange(part, {}));
-      if (!pushes_.complete()) return absl::OkStatus();
-      step = pushes_.Take();
-    }
+    pushes_.Add(request, std::exchange(part, {}));
+    if (!pushes_.complete()) return absl::OkStatus();
+    step = pushes_.Take();
     applying_ = true;
   }
 

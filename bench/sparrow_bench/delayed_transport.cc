@@ -7,19 +7,19 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "tests/support/forwarding_transport.h"
 
 namespace sparrow::bench {
 namespace {
 
-class DelayedTransport final : public PsTransport {
+class DelayedTransport final : public ForwardingTransport {
  public:
   DelayedTransport(std::unique_ptr<PsTransport> inner, absl::Duration delay)
-      : inner_(std::move(inner)), delay_(delay), thread_([this] { HandOver(); }) {}
+      : ForwardingTransport(std::move(inner)), delay_(delay), thread_([this] { HandOver(); }) {}
 
   ~DelayedTransport() override {
     Cancel();
-    thread_.join();
-    inner_.reset();
+    thread_.join();  // Those that it has handed over end with `inner`, after this.
   }
 
   void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
@@ -32,22 +32,6 @@ class DelayedTransport final : public PsTransport {
     }
     done(absl::CancelledError("the call was cancelled"));
   }
-  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
-    inner_->Push(request, response, timeout, std::move(done));
-  }
-  void OpenJob(const v1::OpenJobRequest* request, v1::OpenJobResponse* response, absl::Duration timeout,
-               Done done) override {
-    inner_->OpenJob(request, response, timeout, std::move(done));
-  }
-  void SaveTables(const v1::SaveTablesRequest* request, v1::SaveTablesResponse* response, absl::Duration timeout,
-                  Done done) override {
-    inner_->SaveTables(request, response, timeout, std::move(done));
-  }
-  void CloseJob(const v1::CloseJobRequest* request, v1::CloseJobResponse* response, absl::Duration timeout,
-                Done done) override {
-    inner_->CloseJob(request, response, timeout, std::move(done));
-  }
-
   void Cancel() override {
     std::deque<WaitingPull> ended;
     {
@@ -56,7 +40,7 @@ class DelayedTransport final : public PsTransport {
       ended.swap(waiting_);
     }
     for (WaitingPull& pull : ended) pull.done(absl::CancelledError("the call was cancelled"));
-    inner_->Cancel();
+    ForwardingTransport::Cancel();
   }
 
  private:
@@ -82,11 +66,10 @@ class DelayedTransport final : public PsTransport {
         pull = std::move(waiting_.front());
         waiting_.pop_front();
       }
-      inner_->Pull(pull.request, pull.response, pull.timeout, std::move(pull.done));
+      ForwardingTransport::Pull(pull.request, pull.response, pull.timeout, std::move(pull.done));
     }
   }
 
-  std::unique_ptr<PsTransport> inner_;
   const absl::Duration delay_;
 
   absl::Mutex mu_;

@@ -12,6 +12,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/link.h"
 #include "server/server.h"
+#include "tests/support/forwarding_transport.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/worker/training_harness.h"
 #include "worker/worker.h"
@@ -22,33 +23,14 @@ namespace {
 constexpr absl::Duration kLease = absl::Milliseconds(1000);
 
 // Keeps the training thread busy in every push.
-class SlowTransport final : public PsTransport {
+class SlowTransport final : public ForwardingTransport {
  public:
-  explicit SlowTransport(std::unique_ptr<PsTransport> inner) : inner_(std::move(inner)) {}
+  using ForwardingTransport::ForwardingTransport;
 
-  void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
-    inner_->Pull(request, response, timeout, std::move(done));
-  }
   void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
     absl::SleepFor(3 * kLease);
-    inner_->Push(request, response, timeout, std::move(done));
+    ForwardingTransport::Push(request, response, timeout, std::move(done));
   }
-  void OpenJob(const v1::OpenJobRequest* request, v1::OpenJobResponse* response, absl::Duration timeout,
-               Done done) override {
-    inner_->OpenJob(request, response, timeout, std::move(done));
-  }
-  void SaveTables(const v1::SaveTablesRequest* request, v1::SaveTablesResponse* response, absl::Duration timeout,
-                  Done done) override {
-    inner_->SaveTables(request, response, timeout, std::move(done));
-  }
-  void CloseJob(const v1::CloseJobRequest* request, v1::CloseJobResponse* response, absl::Duration timeout,
-                Done done) override {
-    inner_->CloseJob(request, response, timeout, std::move(done));
-  }
-  void Cancel() override { inner_->Cancel(); }
-
- private:
-  const std::unique_ptr<PsTransport> inner_;
 };
 
 TEST(LongStep, OfTheWholeFileInOneBatchDoesNotHoldUpHeartbeats) {
