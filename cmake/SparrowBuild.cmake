@@ -115,7 +115,7 @@ set(SPARROW_THREADED_TESTS
   coordinator/control_plane coordinator/fuzz coordinator/link coordinator/stress
   dense/collective
   embedding/background_writer embedding/cold_store embedding/host_table embedding/key_filter embedding/model_checker embedding/page_pool
-  embedding/row_ledger embedding/table_model embedding/table_stress embedding/tiered_table
+  embedding/row_ledger embedding/table_model embedding/table_stress embedding/tiered_table embedding/write_back
   server/checkpoint_files server/pull_ahead server/server server/service server/shard
   worker/batch_reader worker/ps_client worker/trainer worker/worker)
 

@@ -62,7 +62,7 @@ class DramTier {
     uint64_t reserved ABSL_GUARDED_BY(mu) = 0;       // Rows promised to somebody (HostTable).
     uint64_t cold_writes ABSL_GUARDED_BY(mu) = 0;    // Batches of its rows that went to the cold tier.
     uint64_t clock_hand ABSL_GUARDED_BY(mu) = 0;     // Position in index.all().
-    // TieredTable's: keys that were chosen and are in the cold tier as they are here, the next to be evicted last; some
+    // WriteBack's: keys that were chosen and are in the cold tier as they are here, the next to be evicted last; some
     // may have gone, or been used, since. And whether more of them were asked for.
     std::vector<Key> ready ABSL_GUARDED_BY(mu);
     bool wants_ready ABSL_GUARDED_BY(mu) = false;

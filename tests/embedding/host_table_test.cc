@@ -1,4 +1,5 @@
 #include "tests/support/table_contract.h"
+#include "tests/support/table_inputs.h"
 
 namespace sparrow {
 namespace {
@@ -14,12 +15,6 @@ class HostHome final : public TableHome {
 INSTANTIATE_TEST_SUITE_P(Host, TableContract,
                          testing::ValuesIn(WithEveryStorage({{"Host", [] { return std::make_unique<HostHome>(); }}})),
                          testing::PrintToStringParamName());
-
-std::vector<Key> KeysFrom(Key first, size_t n) {
-  std::vector<Key> keys(n);
-  for (size_t i = 0; i < n; ++i) keys[i] = first + i;
-  return keys;
-}
 
 TEST(HostTable, AFullBudgetRefusesNewRowsAndCreatesNone) {
   MemoryBudget budget(200'000);

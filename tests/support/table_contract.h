@@ -21,6 +21,7 @@
 #include "embedding/table.h"
 #include "tests/support/edge_keys.h"
 #include "tests/support/row_model.h"
+#include "tests/support/table_inputs.h"
 #include "tests/support/table_specs.h"
 
 namespace sparrow {
@@ -46,19 +47,6 @@ inline std::vector<TableKind> WithEveryStorage(const std::vector<TableKind>& kin
     all.push_back({kind.name + "Float16", kind.make_home, RowType::kFloat16});
   }
   return all;
-}
-
-inline std::vector<float> RandomFloats(size_t n, float bound, std::mt19937_64* random) {
-  std::uniform_real_distribution<float> uniform(-bound, bound);
-  std::vector<float> values(n);
-  for (float& value : values) value = uniform(*random);
-  return values;
-}
-
-inline std::vector<Key> ScatteredKeys(size_t n, uint64_t seed) {
-  std::vector<Key> keys(n);
-  for (size_t i = 0; i < n; ++i) keys[i] = RandomBits(seed, i);
-  return keys;
 }
 
 class TableContract : public testing::TestWithParam<TableKind> {
