@@ -45,10 +45,9 @@ class EchoService final : public v1::ParameterServer::WithRawCallbackMethod_Pull
 
 }  // namespace
 
-double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, uint64_t calls, uint64_t request_bytes,
-                         uint64_t answer_bytes) {
+double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, const CallBytes& bytes) {
   TemporaryDirectory directory;
-  EchoService service(answer_bytes);
+  EchoService service(bytes.answer_bytes);
   auto server = StartGrpcServer(setup.transport == "tcp" ? "127.0.0.1:0" : "unix:" + directory.File("socket"),
                                 {&service}, Traffic::kRows);
   CHECK(server.ok()) << server.status();
@@ -58,18 +57,18 @@ double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, uint64_t call
   for (size_t c = 0; c < channels * static_cast<size_t>(setup.workers); ++c) {
     stubs.push_back(std::make_unique<Stub>(MakeChannel(server->address, Traffic::kRows)));
   }
-  const std::string memory(request_bytes * kBatches, 'k');
+  const std::string memory(bytes.request_bytes * kBatches, 'k');
   const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
     absl::Mutex mu;
-    uint64_t left = calls;
+    uint64_t left = bytes.calls;
     struct Call {
       grpc::ClientContext context;
       grpc::ByteBuffer request, answer;
     };
-    std::vector<Call> all(calls);
+    std::vector<Call> all(bytes.calls);
     size_t channel = worker * channels;
     for (Call& call : all) {
-      call.request = Borrowed(memory.data() + i % kBatches * request_bytes, request_bytes);
+      call.request = Borrowed(memory.data() + i % kBatches * bytes.request_bytes, bytes.request_bytes);
       Stub* const stub = stubs[channel].get();
       if (++channel == (worker + 1) * channels) channel = worker * channels;
       stub->UnaryCall(&call.context, "/sparrow.v1.ParameterServer/Pull", grpc::StubOptions(), &call.request,

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/options.h"
 #include "base/random.h"
 #include "client/direct_transport.h"
 #include "embedding/row_codec.h"
@@ -42,14 +44,9 @@ absl::Status CheckNames(const Setup& setup) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-RowType WireType(const std::string& wire) {
-  return static_cast<RowType>(std::find(std::begin(kWires), std::end(kWires), wire) - std::begin(kWires));
-}
-
-std::optional<int> ParseFlags(const std::string& command, const std::string& summary,
-                              const std::vector<std::string>& arguments, Flags* flags) {
+// Parses the flags of `program` into `flags`. An exit status if it ends now.
+std::optional<int> ParseFlags(const Direction& direction, const std::string& program, const Arguments& arguments,
+                              Flags* flags) {
   Setup& setup = flags->setup;
   const std::vector<Option> options = {
       {"transport", &setup.transport, "tcp, unix or direct (worker and server in one process)."},
@@ -64,28 +61,29 @@ std::optional<int> ParseFlags(const std::string& command, const std::string& sum
       {"json", &flags->json, "File for the report as JSON."},
       {"smoke", &flags->smoke, "Small tables and a few calls: shows that it works, measures nothing."},
   };
-  const Usage usage = {.program = absl::StrCat("sparrow-bench ", command),
-                       .positional = "",
-                       .summary = summary,
-                       .examples = absl::StrCat("  sparrow-bench ", command, "\n  sparrow-bench ", command,
-                                                " --transport unix --keys 16384 --json out.json\n")};
-  const absl::StatusOr<ParsedArguments> parsed = ParseArguments(arguments, options);
-  absl::Status status = parsed.status();
-  if (status.ok() && parsed->help) {
-    std::fputs(HelpText(usage, options).c_str(), stdout);
-    return 0;
-  }
-  if (status.ok() && !parsed->positional.empty()) {
-    status = absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", parsed->positional[0], "\""));
-  }
-  if (status.ok()) status = CheckNames(setup);
+  const Usage usage = {
+      .program = program,
+      .positional = "",
+      .summary = direction.summary,
+      .examples = absl::StrCat("  ", program, "\n  ", program, " --transport unix --keys 16384 --json out.json\n")};
+  if (const std::optional<int> status = ParseCommand(usage, options, arguments)) return status;
+  absl::Status status = CheckNames(setup);
+  if (status.ok() && direction.check != nullptr) status = direction.check(setup);
   if (status.ok()) return std::nullopt;
-  std::fprintf(stderr, "sparrow-bench %s: %s\n", command.c_str(), std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
   return 2;
 }
 
-int RunTable(const std::vector<std::string>& arguments, Flags flags, const std::vector<Setup>& table,
-             const std::function<Measurement(const Setup&, const Flags&)>& measure) {
+}  // namespace
+
+RowType WireType(const std::string& wire) {
+  return static_cast<RowType>(std::find(std::begin(kWires), std::end(kWires), wire) - std::begin(kWires));
+}
+
+int RunDirection(const Direction& direction, const Arguments& arguments) {
+  Flags flags;
+  const std::string program = absl::StrCat("sparrow-bench ", direction.command);
+  if (const std::optional<int> status = ParseFlags(direction, program, arguments, &flags)) return *status;
   // What says how and where to report chooses nothing.
   const bool whole_table = std::none_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
     for (const char* flag :
@@ -94,7 +92,7 @@ int RunTable(const std::vector<std::string>& arguments, Flags flags, const std::
     }
     return false;
   });
-  std::vector<Setup> setups = whole_table ? table : std::vector<Setup>{flags.setup};
+  std::vector<Setup> setups = whole_table ? direction.table : std::vector<Setup>{flags.setup};
   std::vector<Measurement> measurements;
   for (Setup& setup : setups) {
     if (flags.smoke) {
@@ -102,7 +100,8 @@ int RunTable(const std::vector<std::string>& arguments, Flags flags, const std::
       setup.rows = std::min<int64_t>(setup.rows, 10'000);
       flags.milliseconds = std::min<int64_t>(flags.milliseconds, 20);
     }
-    measurements.push_back(measure(setup, flags));
+    measurements.push_back(direction.measure(setup, flags));
+    measurements.back().name = absl::StrCat(direction.command, setup.transport == "direct" ? "_in_process" : "");
     PrintMeasurement(measurements.back(), measurements.size() == 1);
   }
   const absl::Status written = WriteJson(measurements, flags.json);
@@ -254,10 +253,9 @@ uint64_t Checksum(std::span<const Key> keys, std::span<const float> rows, uint32
   return sum;
 }
 
-Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane, Times times, uint64_t checksum,
-                      const CallBytes& bytes) {
-  Measurement result = {.name = setup.name,
-                        .transport = setup.transport,
+Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane, const Times& times, uint64_t checksum,
+                      const BatchBytes& bytes) {
+  Measurement result = {.transport = setup.transport,
                         .wire = setup.wire,
                         .keys = static_cast<uint64_t>(setup.keys),
                         .dim = static_cast<uint64_t>(setup.dim),
@@ -272,8 +270,13 @@ Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane
     result.bound_rows_per_second = GatherRowsPerSecond(setup, flags.milliseconds, plane);
   } else {
     result.bound = "echo of the same bytes";
-    result.bound_rows_per_second =
-        EchoRowsPerSecond(setup, flags.milliseconds, bytes.calls, bytes.request_bytes, bytes.answer_bytes);
+    const auto of_call = [&](uint64_t row_bytes) {
+      return std::max<uint64_t>(1, result.keys * row_bytes / bytes.calls);  // An answer without rows is a byte.
+    };
+    result.bound_rows_per_second = EchoRowsPerSecond(setup, flags.milliseconds,
+                                                     {.calls = bytes.calls,
+                                                      .request_bytes = of_call(bytes.request_row_bytes),
+                                                      .answer_bytes = of_call(bytes.answer_row_bytes)});
   }
   return result;
 }

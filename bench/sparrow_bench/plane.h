@@ -6,14 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/metrics.h"
-#include "base/options.h"
 #include "base/rpc.h"
+#include "bench/sparrow_bench/commands.h"
 #include "bench/sparrow_bench/report.h"
 #include "server/shard.h"
 #include "tests/support/temporary_directory.h"
@@ -23,7 +22,6 @@ namespace sparrow::bench {
 
 // One measurement.
 struct Setup {
-  std::string name = "";
   std::string transport = "tcp";
   std::string wire = "fp32";
   int64_t keys = 4096;
@@ -35,20 +33,23 @@ struct Setup {
 };
 
 struct Flags {
-  Setup setup;
+  Setup setup;  // Where a flag chooses one.
   std::string json;
   int64_t milliseconds = 2000;  // Of each measurement and of each bound.
   bool smoke = false;
 };
 
-// Parses a subcommand's flags into `flags`. An exit status if it ends now.
-std::optional<int> ParseFlags(const std::string& command, const std::string& summary,
-                              const std::vector<std::string>& arguments, Flags* flags);
+// A subcommand that measures one direction of the plane.
+struct Direction {
+  std::string command;  // "pull": so its measurements are called, too; in process, "pull_in_process".
+  std::string summary;
+  std::vector<Setup> table;                             // What is measured if no flag chooses one measurement.
+  absl::Status (*check)(const Setup& setup) = nullptr;  // Beside what holds for both directions. Null: nothing.
+  Measurement (*measure)(const Setup& setup, const Flags& flags);
+};
 
-// Measures `flags->setup` alone if a flag says so, else each of `table`; prints and writes the report. Returns the
-// exit status.
-int RunTable(const std::vector<std::string>& arguments, Flags flags, const std::vector<Setup>& table,
-             const std::function<Measurement(const Setup&, const Flags&)>& measure);
+// Parses the flags, measures, prints and writes the report. Returns the exit status.
+int RunDirection(const Direction& direction, const Arguments& arguments);
 
 // Servers, and one client for each worker thread. Keys are 0 to rows-1.
 class Plane {
@@ -89,20 +90,26 @@ Times Repeat(int64_t workers, int64_t milliseconds, const std::function<void(siz
 // Of the rows of `keys`: the same in any order of servers.
 uint64_t Checksum(std::span<const Key> keys, std::span<const float> rows /*[keys, dim]*/, uint32_t dim);
 
-// What a batch sends: the calls, and the bytes of each.
-struct CallBytes {
+// What a batch sends: in how many calls, and what they carry for each row.
+struct BatchBytes {
   uint64_t calls = 0;
+  uint64_t request_row_bytes = 0;
+  uint64_t answer_row_bytes = 0;
+};
+// `times` of batches of setup.keys each, beside the bound: an echo of the same bytes, or in process a prefetched
+// gather. The name is left to RunDirection.
+Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane, const Times& times, uint64_t checksum,
+                      const BatchBytes& bytes);
+
+// The same in bytes of one call.
+struct CallBytes {
+  uint64_t calls = 0;  // Of a batch.
   uint64_t request_bytes = 0;
   uint64_t answer_bytes = 0;
 };
-// `times` of calls of setup.keys each, beside the bound: an echo of the same bytes, or in process a prefetched gather.
-Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane, Times times, uint64_t checksum,
-                      const CallBytes& bytes);
-
 // Rows a second if nothing is done but to send the same bytes in as many calls over the same gRPC path: requests of
 // `request_bytes` are answered with `answer_bytes` from memory, and are given back as gRPC received them.
-double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, uint64_t calls, uint64_t request_bytes,
-                         uint64_t answer_bytes);
+double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, const CallBytes& bytes);
 
 // Rows a second if the plane's keys' rows are copied out of one array on huge pages by their number, with prefetches,
 // without index or lock, by as many threads.

@@ -30,37 +30,32 @@ Measurement Measure(const Setup& setup, const Flags& flags) {
     pull(0, batch);
     checksum += Checksum(plane.partition(batch).keys(0), workers[0].room, dim);
   }
-  Times times = Repeat(setup.workers, flags.milliseconds, pull);
-  const uint64_t calls = plane.partition(0).pulls().chunks.size();
-  const uint64_t keys = static_cast<uint64_t>(setup.keys);
-  return Summarise(setup, flags, plane, std::move(times), checksum,
-                   {.calls = calls,
-                    .request_bytes = keys * sizeof(Key) / calls,
-                    .answer_bytes = keys * RowWireBytes(WireType(setup.wire), dim) / calls});
+  const Times times = Repeat(setup.workers, flags.milliseconds, pull);
+  return Summarise(setup, flags, plane, times, checksum,
+                   {.calls = plane.partition(0).pulls().chunks.size(),
+                    .request_row_bytes = sizeof(Key),
+                    .answer_row_bytes = RowWireBytes(WireType(setup.wire), dim)});
 }
 
 }  // namespace
 
 int PullCommand(const Arguments& arguments) {
-  Flags flags;
-  flags.setup.name = "pull";
-  const std::string summary =
-      "How many rows a second do workers get from servers? One call in flight for each worker, of unique keys uniform "
-      "over a table that is all in memory; servers and workers are in this process. Without flags that choose one "
-      "measurement, a table of them. The bound over a socket is an echo of the same bytes in as many gRPC calls; in "
-      "process it is a prefetched gather of the same rows from one array on huge pages.";
-  if (const std::optional<int> status = ParseFlags("pull", summary, arguments, &flags)) return *status;
-  if (flags.setup.transport == "direct") flags.setup.name = "pull_in_process";
-  const std::vector<Setup> table = {
-      {.name = "pull"},
-      {.name = "pull", .transport = "unix"},
-      {.name = "pull", .wire = "bf16"},
-      {.name = "pull", .keys = 16384},
-      {.name = "pull", .servers = 2},
-      {.name = "pull_in_process", .transport = "direct", .rows = 10'000'000},
-      {.name = "pull_in_process", .transport = "direct", .rows = 10'000'000, .workers = 2},
-  };
-  return RunTable(arguments, flags, table, Measure);
+  return RunDirection(
+      {.command = "pull",
+       .summary =
+           "How many rows a second do workers get from servers? One call in flight for each worker, of unique keys "
+           "uniform over a table that is all in memory; servers and workers are in this process. Without flags that "
+           "choose one measurement, a table of them. The bound over a socket is an echo of the same bytes in as many "
+           "gRPC calls; in process it is a prefetched gather of the same rows from one array on huge pages.",
+       .table = {{},
+                 {.transport = "unix"},
+                 {.wire = "bf16"},
+                 {.keys = 16384},
+                 {.servers = 2},
+                 {.transport = "direct", .rows = 10'000'000},
+                 {.transport = "direct", .rows = 10'000'000, .workers = 2}},
+       .measure = Measure},
+      arguments);
 }
 
 }  // namespace sparrow::bench

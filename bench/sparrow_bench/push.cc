@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "bench/sparrow_bench/commands.h"
@@ -32,43 +33,33 @@ Measurement Measure(const Setup& setup, const Flags& flags) {
     CHECK(status.ok()) << status;
     checksum += Checksum(plane.partition(batch).keys(0), room, dim);
   }
-  Times times = Repeat(1, flags.milliseconds, one);
-  const uint64_t calls = plane.partition(0).pushes().chunks.size();
-  const uint64_t keys = static_cast<uint64_t>(setup.keys);
-  return Summarise(setup, flags, plane, std::move(times), checksum,
-                   {.calls = calls,
-                    .request_bytes = keys * (sizeof(Key) + RowWireBytes(WireType(setup.wire), dim)) / calls,
-                    .answer_bytes = 1});
+  const Times times = Repeat(1, flags.milliseconds, one);
+  return Summarise(setup, flags, plane, times, checksum,
+                   {.calls = plane.partition(0).pushes().chunks.size(),
+                    .request_row_bytes = sizeof(Key) + RowWireBytes(WireType(setup.wire), dim)});
+}
+
+absl::Status CheckOneWorker(const Setup& setup) {
+  if (setup.workers == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--workers ", setup.workers, ": steps of one worker are measured, expected 1"));
 }
 
 }  // namespace
 
 int PushCommand(const Arguments& arguments) {
-  Flags flags;
-  flags.setup.name = "push";
-  const std::string summary =
-      "How many row gradients a second do servers take and apply, by row-wise Adagrad? One worker, one step after the "
-      "other, each of unique keys uniform over a table that is all in memory; servers and worker are in this process. "
-      "Without flags that choose one measurement, a table of them. The bound over a socket is the same bytes in as "
-      "many "
-      "gRPC calls to a server that ignores them; in process it is a prefetched gather of the rows, which a push reads "
-      "and writes.";
-  if (const std::optional<int> status = ParseFlags("push", summary, arguments, &flags)) return *status;
-  if (flags.setup.transport == "direct") flags.setup.name = "push_in_process";
-  if (flags.setup.workers != 1) {
-    std::fprintf(stderr, "sparrow-bench push: --workers %lld: steps of one worker are measured, expected 1\n",
-                 static_cast<long long>(flags.setup.workers));
-    return 2;
-  }
-  const std::vector<Setup> table = {
-      {.name = "push"},
-      {.name = "push", .transport = "unix"},
-      {.name = "push", .wire = "bf16"},
-      {.name = "push", .keys = 16384},
-      {.name = "push", .servers = 2},
-      {.name = "push_in_process", .transport = "direct"},
-  };
-  return RunTable(arguments, flags, table, Measure);
+  return RunDirection(
+      {.command = "push",
+       .summary =
+           "How many row gradients a second do servers take and apply, by row-wise Adagrad? One worker, one step after "
+           "the other, each of unique keys uniform over a table that is all in memory; servers and worker are in this "
+           "process. Without flags that choose one measurement, a table of them. The bound over a socket is the same "
+           "bytes in as many gRPC calls to a server that ignores them; in process it is a prefetched gather of the "
+           "rows, which a push reads and writes.",
+       .table = {{}, {.transport = "unix"}, {.wire = "bf16"}, {.keys = 16384}, {.servers = 2}, {.transport = "direct"}},
+       .check = CheckOneWorker,
+       .measure = Measure},
+      arguments);
 }
 
 }  // namespace sparrow::bench
