@@ -29,14 +29,15 @@ namespace {
 
 using Stopped = std::function<bool()>;
 
-// Asks only now and then, so that it may be called for every row.
+// Cancelled once the export is to stop.
 class StopCheck {
  public:
   explicit StopCheck(const Stopped& stopped) : stopped_(stopped) {}
-  absl::Status operator()() {
-    if (++calls_ % 1024 != 0 || !stopped_()) return absl::OkStatus();
-    return absl::CancelledError("stopped; nothing was written");
+  absl::Status Now() const {
+    return stopped_() ? absl::CancelledError("stopped; nothing was written") : absl::OkStatus();
   }
+  // Asks only now and then, so that it may be called for every row.
+  absl::Status NowAndThen() { return ++calls_ % 1024 == 0 ? Now() : absl::OkStatus(); }
 
  private:
   const Stopped& stopped_;
@@ -53,7 +54,7 @@ absl::StatusOr<std::vector<Key>> ReadKeys(const std::vector<std::string>& files,
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, reader->Next(&key, &record));
       if (!more) break;
-      RETURN_IF_ERROR((*check)());
+      RETURN_IF_ERROR(check->NowAndThen());
       keys.push_back(key);
     }
   }
@@ -69,11 +70,11 @@ absl::StatusOr<std::vector<Key>> ReadKeys(const std::vector<std::string>& files,
 class RowsFile {
  public:
   static absl::StatusOr<std::unique_ptr<RowsFile>> Create(const std::string& path, uint64_t rows, uint32_t dim,
-                                                          const Stopped& stopped) {
+                                                          const StopCheck& check) {
     ASSIGN_OR_RETURN(const std::unique_ptr<NpyWriter> writer, NpyWriter::Create(path, NpyType::kFloat32, {rows, dim}));
     const std::string zeros(size_t{1} << 20, '\0');
     for (uint64_t left = rows * dim * sizeof(float); left > 0;) {
-      if (stopped()) return absl::CancelledError("stopped; nothing was written");
+      RETURN_IF_ERROR(check.Now());
       const uint64_t n = std::min<uint64_t>(left, zeros.size());
       RETURN_IF_ERROR(writer->Append(absl::string_view(zeros).substr(0, n)));
       left -= n;
@@ -115,7 +116,7 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
   RETURN_IF_ERROR(ids->Close());
 
   ASSIGN_OR_RETURN(const std::unique_ptr<RowsFile> rows,
-                   RowsFile::Create(stem + ".rows.npy", keys.size(), table.dim(), stopped));
+                   RowsFile::Create(stem + ".rows.npy", keys.size(), table.dim(), check));
   for (const std::string& path : files) {
     ASSIGN_OR_RETURN(const std::unique_ptr<RowFileReader> reader, RowFileReader::Open(path));
     if (reader->header().dim != table.dim()) {
@@ -128,7 +129,7 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
     for (;;) {
       ASSIGN_OR_RETURN(const bool more, reader->Next(&key, &record));
       if (!more) break;
-      RETURN_IF_ERROR(check());
+      RETURN_IF_ERROR(check.NowAndThen());
       const auto position = std::lower_bound(keys.begin(), keys.end(), key);
       if (position == keys.end() || *position != key) {
         return absl::DataLossError(absl::StrCat(path, ": changed while it was read"));
