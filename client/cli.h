@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/interrupt.h"
 #include "base/options.h"
-#include "client/interrupt.h"
 
 namespace sparrow {
 

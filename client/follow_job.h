@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/interrupt.h"
+#include "base/interrupt.h"
 #include "coordinator/link.h"
 #include "sparrow/v1/coordinator.pb.h"
 

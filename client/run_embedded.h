@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "base/interrupt.h"
 #include "client/embedded_cluster.h"
 #include "client/follow_job.h"
-#include "client/interrupt.h"
 #include "sparrow/v1/job.pb.h"
 
 namespace sparrow {

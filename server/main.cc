@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/options.h"
@@ -30,26 +29,15 @@ const Usage kUsage = {
         "  sparrow-server --coordinator localhost:7070 --listen 127.0.0.1:0 --data server-1 --metrics 127.0.0.1:0\n",
 };
 
-// What a signal stops; before there is a server, a signal ends the process.
-struct Running {
-  absl::Mutex mu;
-  Server* server ABSL_GUARDED_BY(mu) = nullptr;
-};
-
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "sparrow-server: %s\n", std::string(status.message()).c_str());
   return 1;
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  static Running running;
-  InstallShutdownHandler(
-      [](int) {
-        absl::MutexLock lock(&running.mu);
-        if (running.server == nullptr) std::_Exit(0);
-        running.server->Stop();
-      },
-      absl::Seconds(10));
+  auto* const interrupt = new Interrupt;             // Lives as long as the process, as what tells it of signals does.
+  interrupt->SetAction([](int) { std::_Exit(0); });  // Before there is a server.
+  InstallShutdownHandler([interrupt](int signal) { interrupt->Notify(signal); }, absl::Seconds(10));
 
   ServerOptions options;
   const std::vector<Option> table = {
@@ -88,13 +76,9 @@ int Main(const std::vector<std::string>& arguments) {
   std::printf("sparrow-server listening on %s\n", (*server)->listen_address().c_str());
   if (!options.metrics.empty()) std::printf("metrics on %s\n", (*server)->metrics_address().c_str());
   std::fflush(stdout);
-  {
-    absl::MutexLock lock(&running.mu);
-    running.server = server->get();
-  }
+  interrupt->SetAction([&](int) { (*server)->Stop(); });
   const absl::Status ended = (*server)->WaitUntilStopped();
-  absl::MutexLock lock(&running.mu);  // Until a signal's Stop has returned.
-  running.server = nullptr;
+  interrupt->SetAction(nullptr);  // Once a signal's Stop has returned.
   (*server)->Stop();
   return ended.ok() ? 0 : Fail(ended);
 }

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "base/interrupt.h"
 #include "base/metrics.h"
 #include "base/options.h"
 #include "base/process.h"
@@ -15,12 +14,6 @@
 #include "worker/worker.h"
 
 namespace {
-
-// The worker that a signal stops; before there is one, a signal ends the process.
-struct Running {
-  absl::Mutex mu;
-  sparrow::Worker* worker ABSL_GUARDED_BY(mu) = nullptr;
-};
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "sparrow-worker: %s\n", std::string(status.message()).c_str());
@@ -31,12 +24,9 @@ int Fail(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   sparrow::PrepareProcess(argv);
-  static Running running;
-  sparrow::InstallShutdownHandler([](int) {
-    absl::MutexLock lock(&running.mu);
-    if (running.worker == nullptr) std::_Exit(0);
-    running.worker->Stop();
-  });
+  auto* const interrupt = new sparrow::Interrupt;    // Lives as long as the process, as what tells it of signals does.
+  interrupt->SetAction([](int) { std::_Exit(0); });  // Before there is a worker.
+  sparrow::InstallShutdownHandler([interrupt](int signal) { interrupt->Notify(signal); });
 
   sparrow::WorkerOptions options;
   const std::vector<sparrow::Option> flags = {
@@ -73,13 +63,9 @@ int main(int argc, char** argv) {
   std::printf("sparrow-worker joined %s as %s\n", (*worker)->coordinator().c_str(), (*worker)->member_id().c_str());
   if (!options.metrics.empty()) std::printf("metrics on %s\n", (*worker)->metrics_address().c_str());
   std::fflush(stdout);
-  {
-    absl::MutexLock lock(&running.mu);
-    running.worker = worker->get();
-  }
+  interrupt->SetAction([&](int) { (*worker)->Stop(); });
   const absl::Status ended = (*worker)->WaitUntilStopped();
-  absl::MutexLock lock(&running.mu);  // Until a signal's Stop has returned.
-  running.worker = nullptr;
+  interrupt->SetAction(nullptr);  // Once a signal's Stop has returned.
   (*worker)->Stop();
   return ended.ok() ? 0 : Fail(ended);
 }

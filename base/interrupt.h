@@ -1,8 +1,8 @@
-#ifndef SPARROW_CLIENT_INTERRUPT_H_
-#define SPARROW_CLIENT_INTERRUPT_H_
+#ifndef SPARROW_BASE_INTERRUPT_H_
+#define SPARROW_BASE_INTERRUPT_H_
 
-// What Ctrl-C or SIGTERM does at the moment: main() gives every signal to one Interrupt, and a command says what is to
-// happen while it runs.
+// What Ctrl-C or SIGTERM does at the moment: main() gives every signal to one Interrupt (base/shutdown.h), and what
+// runs says what is to happen meanwhile.
 
 #include <functional>
 #include <utility>
@@ -44,4 +44,4 @@ class Interrupt {
 
 }  // namespace sparrow
 
-#endif  // SPARROW_CLIENT_INTERRUPT_H_
+#endif  // SPARROW_BASE_INTERRUPT_H_
