@@ -1,6 +1,5 @@
 #include "server/checkpoint_files.h"
 
-#include <google/protobuf/text_format.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -18,9 +17,8 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
-#include "proto/first_text_error.h"
+#include "proto/manifest.h"
 #include "server/row_file.h"
-#include "sparrow/v1/checkpoint.pb.h"
 
 namespace sparrow {
 namespace {
@@ -87,29 +85,6 @@ absl::Status InParallel(size_t n, absl::FunctionRef<absl::Status(size_t i)> work
   });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
-}
-
-absl::StatusOr<v1::Manifest> ReadManifest(const std::string& checkpoint) {
-  const std::string path = checkpoint + "/MANIFEST.textproto";
-  absl::StatusOr<std::string> text = ReadFile(path);
-  if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(checkpoint, ": no complete checkpoint is there (it has no MANIFEST.textproto)"));
-  }
-  RETURN_IF_ERROR(text.status());
-  v1::Manifest manifest;
-  google::protobuf::TextFormat::Parser parser;
-  FirstTextError error;
-  parser.RecordErrorsTo(&error);
-  if (!parser.ParseFromString(*text, &manifest)) {
-    return absl::DataLossError(absl::StrCat(path, ": line ", error.line() + 1, ", column ", error.column() + 1, ": ",
-                                            error.message(), "; the manifest is damaged"));
-  }
-  if (manifest.format() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": checkpoint of format ", manifest.format(), ", this program reads format 1"));
-  }
-  return manifest;
 }
 
 // That the checkpoint has the job's tables, all of them and no other, with the same bounds.

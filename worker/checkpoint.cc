@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,7 +20,6 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/safetensors.h"
-#include "proto/first_text_error.h"
 
 namespace sparrow {
 namespace {
@@ -74,25 +72,6 @@ std::string OtherRoot(const std::string& path) {
                       " to use it (new checkpoints are then written there too), or copy it under the root");
 }
 
-absl::StatusOr<v1::Manifest> ReadManifest(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  v1::Manifest manifest;
-  FirstTextError error;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&error);
-  if (!parser.ParseFromString(text, &manifest)) {
-    return absl::DataLossError(absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ",
-                                            absl::CHexEscape(error.message()),
-                                            "; it is damaged, or of another version: use another checkpoint"));
-  }
-  if (manifest.format() != kCheckpointFormat) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " has format ", manifest.format(),
-                                                      ", but this version reads format ", kCheckpointFormat,
-                                                      "; use another checkpoint"));
-  }
-  return manifest;
-}
-
 // `directory` is absolute. `where_else` is said, as "; ...", if it is not there.
 absl::StatusOr<Checkpoint> OpenDirectory(const std::string& directory, absl::FunctionRef<std::string()> where_else) {
   std::error_code ignored;
@@ -100,14 +79,13 @@ absl::StatusOr<Checkpoint> OpenDirectory(const std::string& directory, absl::Fun
     return absl::NotFoundError(
         absl::StrCat("no checkpoint at ", directory, ": there is no such directory", where_else()));
   }
-  const std::string manifest_path = absl::StrCat(directory, "/", kManifestName);
-  if (!fs::exists(manifest_path, ignored)) {
+  if (!fs::exists(fs::path(directory) / kManifestName, ignored)) {
     const std::vector<std::string> inside = CheckpointsInside(directory);
     return absl::NotFoundError(absl::StrCat(
         directory, " is not a complete checkpoint: it has no ", kManifestName,
         inside.empty() ? where_else() : absl::StrCat("; it holds ", absl::StrJoin(inside, ", "), ": name one")));
   }
-  ASSIGN_OR_RETURN(v1::Manifest manifest, ReadManifest(manifest_path));
+  ASSIGN_OR_RETURN(v1::Manifest manifest, ReadManifest(directory));
   return Checkpoint{.directory = directory, .manifest = std::move(manifest)};
 }
 
@@ -401,14 +379,6 @@ absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Mode
   file.set_bytes(digest.bytes);
   file.set_crc32(digest.crc32);
   return file;
-}
-
-absl::Status WriteManifest(const std::string& directory, const v1::Manifest& manifest) {
-  std::string text;
-  if (!google::protobuf::TextFormat::PrintToString(manifest, &text)) {
-    return absl::InternalError("the manifest cannot be printed");
-  }
-  return WriteFileAtomically(absl::StrCat(directory, "/", kManifestName), text);
 }
 
 absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute) {

@@ -2,9 +2,9 @@
 #define SPARROW_WORKER_CHECKPOINT_H_
 
 // A checkpoint as files: CHECKPOINT_ROOT/<job name>-<job id>/step-<N>/ with the servers' table files,
-// dense.safetensors, and MANIFEST.textproto (proto/sparrow/v1/checkpoint.proto), which is written last and by rename: a
-// directory without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's
-// state as "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done.
+// dense.safetensors, and MANIFEST.textproto (proto/manifest.h), which is written last and by rename: a directory
+// without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's state as
+// "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done.
 
 #include <cstdint>
 #include <functional>
@@ -15,13 +15,11 @@
 #include "absl/status/statusor.h"
 #include "dense/dense_optimizer.h"
 #include "dense/model.h"
-#include "sparrow/v1/checkpoint.pb.h"
+#include "proto/manifest.h"
 
 namespace sparrow {
 
-inline constexpr char kManifestName[] = "MANIFEST.textproto";
 inline constexpr char kDenseFileName[] = "dense.safetensors";
-inline constexpr uint32_t kCheckpointFormat = 1;
 
 struct Checkpoint {
   std::string directory;  // Absolute.
@@ -80,9 +78,6 @@ class CheckpointPlace {
 
 // Writes dense.safetensors into `directory`.
 absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer);
-
-// Completes the checkpoint.
-absl::Status WriteManifest(const std::string& directory, const v1::Manifest& manifest);
 
 // `absolute` relative to `root`. REQUIRES: it came from OpenCheckpoint with this root.
 absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute);
