@@ -148,7 +148,7 @@ absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) 
 }
 
 bool Job::CanRead(const v1::PullRequest& request) const {
-  if (request.step() == applied_) return true;
+  if (request.step() == applied_) return !changing_;
   return request.ahead() && spec_.prefetch && request.step() == applied_ + 1 && pulls_[0]->complete();
 }
 
@@ -168,19 +168,18 @@ void Job::Answer(WaitingPulls* ready) {
 
 absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows_out,
                            v1::PullResponse* response) {
-  absl::ReaderMutexLock rows_lock(&rows_mu_);
   std::shared_ptr<const StepPulls> under_way;  // Of a pull ahead: the step before its own.
   {
     absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(ended_);
     if (!CanRead(request)) {
-      return absl::FailedPreconditionError(absl::StrCat("job ", spec_.job_id, ": pull of worker ",
-                                                        request.context().worker(), " for step ", request.step(),
-                                                        ", but ", applied_, " steps have been applied"));
+      return Refused(absl::StrCat("pull of worker ", request.context().worker(), " for step "), request.step());
     }
+    RETURN_IF_ERROR(ended_);
     response->set_version(applied_);
     if (request.step() != applied_) under_way = pulls_[0];
+    StartReading(request.step());
   }
+  absl::Cleanup end_reading = [&] { EndReading(request.step()); };
   // The response may have been used before: its strings keep their memory, and are not filled with zeros again.
   const size_t n = static_cast<size_t>(request.tables_size());
   const RowType type = static_cast<RowType>(request.row_type());
@@ -252,6 +251,18 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
   return absl::OkStatus();
 }
 
+absl::Status Job::Refused(absl::string_view what, uint64_t step) const {
+  RETURN_IF_ERROR(ended_);
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", spec_.job_id, ": ", what, step, ", but ", applied_, " steps have been applied",
+                   step == applied_ ? absl::StrCat(", and a push of step ", step, " has changed rows") : ""));
+}
+
+void Job::EndReading(uint64_t step) {
+  absl::MutexLock lock(&mu_);
+  --reading_[step - applied_];
+}
+
 bool Job::CancelPull(uint64_t id) {
   Done done;
   {
@@ -269,20 +280,21 @@ bool Job::CancelPull(uint64_t id) {
 // ------------------------------------------------------------------------------------------------------- push
 
 absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
-                       std::shared_ptr<const void> owner, v1::PushResponse* response) {
+                       v1::PushResponse* response) {
   response->set_duplicate(false);
   const GradientBytes bytes_of(request, gradients);
   RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
-  // A lone worker's floats are not changed by a sum, so they can stay where they are, if that is until the step is
-  // over.
-  const bool as_it_stands = spec_.workers == 1 && bytes_of.all_floats() && (request.parts() == 1 || owner != nullptr);
+  // A lone worker's gradients are sums already, so each part is applied as it comes, floats from where they lie.
+  const bool is_alone = spec_.workers == 1;
   PushPart part =
-      as_it_stands ? BorrowPart(request, bytes_of, std::move(owner)) : pool_.CopyPart(spec_, request, bytes_of);
-  absl::Cleanup give_back = [&] { pool_.Return(std::move(part)); };
+      is_alone && bytes_of.all_floats() ? BorrowPart(request, bytes_of) : pool_.CopyPart(spec_, request, bytes_of);
+  PushAccumulator::Step step;
+  absl::Cleanup give_back = [&] {
+    pool_.Return(std::move(part));
+    for (PushPart& used : step.parts) pool_.Return(std::move(used));
+  };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
-
-  PushAccumulator::Step step;
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(ended_);
@@ -291,8 +303,8 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
           "job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ", request.step(),
           ", but the step to be applied next is ", applied_, "; a worker pulls the rows of a step before it pushes"));
     }
-    // All parts of earlier steps, and of one that is being applied, are in.
-    bool is_new = request.step() == applied_ && !applying_;
+    // All parts of earlier steps are in.
+    bool is_new = request.step() == applied_ && !all_in_;
     if (is_new) {
       ASSIGN_OR_RETURN(is_new, pushes_.IsNew(request));
     }
@@ -309,18 +321,19 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     }
     environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
     environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
-    pushes_.Add(request, std::exchange(part, {}));
-    if (!pushes_.complete()) return absl::OkStatus();
-    step = pushes_.Take();
-    applying_ = true;
+    pushes_.Add(request, is_alone ? PushPart{} : std::exchange(part, {}));
+    all_in_ = pushes_.complete();
+    if (!all_in_ && !is_alone) return absl::OkStatus();
+    if (all_in_) step = pushes_.Take();
+    changing_ = true;
+    ++applying_;
+    mu_.Await(absl::Condition(this, &Job::NobodyReads));
   }
 
   std::vector<TableUpdate> updates;
-  if (spec_.workers == 1) {  // No key is in two parts: nothing to sum.
-    for (const PushPart& of_worker : step.parts) {
-      for (const PushPart::Entry& entry : of_worker.entries) {
-        updates.push_back({.table = entry.table, .sources = {}, .keys = entry.keys, .gradients = entry.gradients});
-      }
+  if (is_alone) {
+    for (const PushPart::Entry& entry : part.entries) {
+      updates.push_back({.table = entry.table, .sources = {}, .keys = entry.keys, .gradients = entry.gradients});
     }
   } else {
     updates.resize(tables_.size());
@@ -332,12 +345,28 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     }
     std::erase_if(updates, [](const TableUpdate& update) { return update.sources.empty(); });
   }
-  const absl::Status applied =
-      Annotate(ApplyStep(request.step(), step.samples, step.learning_rate_factor, std::move(updates)),
-               absl::StrCat("job ", spec_.job_id, ", step ", request.step()));
-  for (PushPart& used : step.parts) pool_.Return(std::move(used));
-  FinishStep(applied);
-  return applied;
+  // A lone worker has said the same in every part.
+  const uint64_t samples = is_alone ? request.samples() : step.samples;
+  const absl::Time start = absl::Now();
+  // Without samples there are no rows (CheckPush), and the scale is not used.
+  absl::Status status =
+      Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+                                 .learning_rate_factor = request.learning_rate_factor(),
+                                 .step = request.step()});
+  bool is_last;
+  {
+    absl::MutexLock lock(&mu_);
+    --applying_;
+    apply_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+    if (status.ok()) RETURN_IF_ERROR(ended_);
+    is_last = status.ok() && all_in_ && applying_ == 0;
+  }
+  if (is_last) status = FinishStep(request.step());
+  if (status.ok()) return status;
+  // Some rows may have been updated and others not: they belong to no step.
+  status = Annotate(status, absl::StrCat("job ", spec_.job_id, ", step ", request.step()));
+  Close(status);
+  return status;
 }
 
 absl::Status Job::CheckPulled(const v1::PushRequest& request) {
@@ -365,49 +394,49 @@ absl::Status Job::CheckPulled(const v1::PushRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status Job::ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
-                            std::vector<TableUpdate> updates) {
-  const absl::Time start = absl::Now();
-  // Without samples there are no rows (CheckPush), and the scale is not used.
-  const Table::ApplyOptions options = {
-      .gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
-      .learning_rate_factor = learning_rate_factor,
-      .step = step,
-  };
+absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options) {
   std::vector<int64_t> rows;
   for (const TableUpdate& update : updates) {
     rows.push_back(static_cast<int64_t>(update.keys.size()));
     for (const RowGradients* source : update.sources) rows.back() += static_cast<int64_t>(source->keys.size());
   }
   std::vector<absl::Status> results(updates.size());
+  ForEachTable(rows, [&](size_t i) {
+    TableUpdate& update = updates[i];
+    if (!update.sources.empty()) {
+      sums_[update.table].Add(update.sources, tables_[update.table]->dim());
+      update.keys = update.sources[0]->keys;
+      update.gradients = update.sources[0]->gradients;
+    }
+    results[i] = tables_[update.table]->Apply(update.keys, update.gradients, options);
+  });
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+absl::Status Job::FinishStep(uint64_t step) {
+  const absl::Time start = absl::Now();
+  // Before the next pull reads, also those tables that this step did not touch.
+  for (const std::unique_ptr<Table>& table : tables_) RETURN_IF_ERROR(table->EndStep(step));
+  CountDecisions();
+  WaitingPulls ready;
   {
-    absl::WriterMutexLock lock(&rows_mu_);
-    GradientSum* const sums = sums_.data();
-    ForEachTable(rows, [&](size_t i) {
-      TableUpdate& update = updates[i];
-      if (!update.sources.empty()) {
-        sums[update.table].Add(update.sources, tables_[update.table]->dim());
-        update.keys = update.sources[0]->keys;
-        update.gradients = update.sources[0]->gradients;
-      }
-      results[i] = tables_[update.table]->Apply(update.keys, update.gradients, options);
-    });
-    for (const absl::Status& result : results) RETURN_IF_ERROR(result);
-    // Before the next pull reads, also those tables that this step did not touch.
-    for (const std::unique_ptr<Table>& table : tables_) RETURN_IF_ERROR(table->EndStep(step));
-    // Rows and their step change together: who reads rows, or saves them, under rows_mu_ sees both or neither.
-    absl::MutexLock step_lock(&mu_);
-    applying_ = false;
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(ended_);
+    environment_.metrics.apply_seconds.Observe(apply_seconds_ + absl::ToDoubleSeconds(absl::Now() - start));
     ++applied_;
+    changing_ = all_in_ = false;
+    apply_seconds_ = 0;
+    reading_[0] = std::exchange(reading_[1], 0);
     if (spec_.prefetch) {
       const uint64_t keys = pulls_[0]->keys();
       pulls_[0] = std::move(pulls_[1]);
       pulls_[1] = std::make_shared<StepPulls>(applied_ + 1, spec_.workers, keys);
     }
+    TakeReady(&ready);
   }
-  CountDecisions();
   environment_.metrics.steps_applied.Increment();
-  environment_.metrics.apply_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
+  Answer(&ready);
   return absl::OkStatus();
 }
 
@@ -421,35 +450,17 @@ void Job::CountDecisions() {
   decisions_ = sum;
 }
 
-void Job::FinishStep(const absl::Status& status) {
-  WaitingPulls ready;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!status.ok()) {
-      applying_ = false;
-      // Some tables may have been updated and others not: the rows belong to no step.
-      End(status, &ready);
-    } else {
-      TakeReady(&ready);
-    }
-  }
-  if (status.ok()) return Answer(&ready);
-  for (auto& [id, pull] : ready) pull.done(status);
-}
-
 // ------------------------------------------------------------------------------------------------------- the rest
 
 absl::Status Job::SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) {
   ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(environment_.checkpoint_root, request.directory()));
-  absl::ReaderMutexLock rows_lock(&rows_mu_);
   {
     absl::MutexLock lock(&mu_);
+    if (request.step() != applied_ || changing_) return Refused("a checkpoint is asked for of step ", request.step());
     RETURN_IF_ERROR(ended_);
-    if (request.step() != applied_) {
-      return absl::FailedPreconditionError(absl::StrCat("job ", spec_.job_id, ": a checkpoint of step ", request.step(),
-                                                        " is asked for, but ", applied_, " steps have been applied"));
-    }
+    StartReading(request.step());
   }
+  absl::Cleanup end_reading = [&] { EndReading(request.step()); };
   Stats();
   {
     absl::MutexLock lock(&stats_mu_);

@@ -57,9 +57,8 @@ class Job {
   void Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
             v1::PullResponse* response, Done done);
   bool CancelPull(uint64_t id);  // False: not waiting here.
-  // With an owner, request and gradients stay as they are for as long as somebody holds it.
   absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
-                    std::shared_ptr<const void> owner, v1::PushResponse* response);
+                    v1::PushResponse* response);
   absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response);
 
   // Ends waiting pulls with `reason`, and every later call. Idempotent; the first reason stays.
@@ -76,7 +75,7 @@ class Job {
     Done done;
   };
   using WaitingPulls = std::map<uint64_t, WaitingPull>;  // By id: answered in order of arrival.
-  // The summed gradients of a step: what Table::Apply gets.
+  // Summed gradients of a step or of a part of it: what Table::Apply gets.
   struct TableUpdate {
     uint32_t table = 0;
     std::vector<RowGradients*> sources;  // To be summed into the first. Or, empty:
@@ -87,7 +86,8 @@ class Job {
   absl::Status OpenTables();
   // Notes a training pull's keys, in a job with prefetch. Adds to *ready the pulls ahead that it was the last to delay.
   absl::Status NotePull(const v1::PullRequest& request, WaitingPulls* ready);
-  // Whether a pull can be answered now: its step has come, or it is ahead and all pulls of the step before are in.
+  // Whether a pull can be answered now: its step has come and is not being applied, or it is ahead and all pulls of the
+  // step before are in.
   bool CanRead(const v1::PullRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeReady(WaitingPulls* ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(WaitingPulls* ready);
@@ -95,12 +95,17 @@ class Job {
   absl::Status CheckPulled(const v1::PushRequest& request);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
-  absl::Status ApplyStep(uint64_t step, uint64_t samples, double learning_rate_factor,
-                         std::vector<TableUpdate> updates);
-  absl::Status ApplyTable(const TableUpdate& update, const Table::ApplyOptions& options);
+  // Whoever reads rows as of `step` says so, and says when he is through; Refused tells why he may not.
+  absl::Status Refused(absl::string_view what, uint64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartReading(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++reading_[step - applied_]; }
+  void EndReading(uint64_t step);
+  bool NobodyReads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reading_[0] == 0; }
+
+  // Changes rows for step applied_. REQUIRES: nobody reads them (applying_ > 0).
+  absl::Status Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options);
+  // After the last Apply of a step: the next one begins.
+  absl::Status FinishStep(uint64_t step);
   void CountDecisions();
-  // Ends the application of the current step: the next one begins, or, on error, the job ends.
-  void FinishStep(const absl::Status& status);
   void End(const absl::Status& reason, WaitingPulls* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const JobSpec spec_;
@@ -115,20 +120,25 @@ class Job {
   RowGradientsPool pool_;
   FloatBuffers float_buffers_;
 
-  // Held shared by who reads rows, exclusively by who applies a step: a pull sees one version. Taken before mu_.
-  absl::Mutex rows_mu_;
-  std::vector<GradientSum> sums_ ABSL_GUARDED_BY(rows_mu_);  // [tables]
+  std::vector<GradientSum> sums_;  // [tables]. Of who applies the step of several workers.
 
+  // Nobody changes a row while somebody reads it as it was before, and the other way round: `changing_` keeps later
+  // readers out, those under way are waited for. Pulls ahead go beside both: they leave out what a push may change.
   absl::Mutex mu_;
-  uint64_t applied_ ABSL_GUARDED_BY(mu_);        // Steps applied: the version of the rows.
-  bool applying_ ABSL_GUARDED_BY(mu_) = false;   // Step applied_ is being applied.
-  absl::Status ended_ ABSL_GUARDED_BY(mu_);      // Why no call is served any more; OK: they are.
-  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);  // For step applied_.
+  uint64_t applied_ ABSL_GUARDED_BY(mu_);       // Steps applied: the version of the rows.
+  bool changing_ ABSL_GUARDED_BY(mu_) = false;  // Rows are not those of applied_ any more, nor all of the next step.
+  uint32_t applying_ ABSL_GUARDED_BY(mu_) = 0;  // Calls that change rows, or wait until nobody reads them.
+  bool all_in_ ABSL_GUARDED_BY(mu_) = false;    // All parts of step applied_ have been taken out of pushes_.
+  uint32_t reading_[2] ABSL_GUARDED_BY(
+      mu_) = {};  // Calls that read rows as of applied_, and ahead as of the next step.
+  double apply_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Spent on step applied_ by all calls.
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);        // Why no call is served any more; OK: they are.
+  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);    // For step applied_.
   // In a job with prefetch, of the steps applied_ and applied_ + 1. Shared with calls under way.
   std::shared_ptr<StepPulls> pulls_[2] ABSL_GUARDED_BY(mu_);
   WaitingPulls waiting_ ABSL_GUARDED_BY(mu_);
 
-  TableStats decisions_;  // Counted in the metrics already. Of who applies a step.
+  TableStats decisions_;  // Counted in the metrics already. Of who finishes a step.
 
   absl::Mutex stats_mu_;
   int saving_ ABSL_GUARDED_BY(stats_mu_) = 0;

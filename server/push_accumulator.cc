@@ -19,9 +19,8 @@ uint64_t RowsOf(const v1::PushRequest& request) {
 
 }  // namespace
 
-PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients, std::shared_ptr<const void> owner) {
+PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients) {
   PushPart part;
-  part.owner = std::move(owner);
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& table = request.tables(i);
     if (table.keys().empty()) continue;
@@ -134,7 +133,9 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
   worker.received.insert(request.part());
   const bool last = worker.received.size() == worker.parts;
   if (!last) {  // Later parts are looked for in these.
-    for (const PushPart::Entry& entry : part.entries) worker.keys.Insert(entry.table, entry.keys);
+    for (const v1::TableGradients& table : request.tables()) {
+      worker.keys.Insert(table.table(), ViewAs<Key>(table.keys()));
+    }
   }
   worker.rows.push_back(std::move(part));
   if (last) ++complete_workers_;
@@ -142,7 +143,6 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
 
 PushAccumulator::Step PushAccumulator::Take() {
   Step step;
-  step.learning_rate_factor = learning_rate_factor_;
   for (Worker& worker : workers_) {
     step.samples += worker.samples;
     for (PushPart& part : worker.rows) step.parts.push_back(std::move(part));

@@ -20,7 +20,7 @@
 
 namespace sparrow {
 
-// The rows of one part, as floats: copied out of its request, or where they lie in it.
+// The rows of one part, as floats: copied out of its request, or where they lie in it, for as long as it is there.
 struct PushPart {
   struct Entry {
     uint32_t table = 0;
@@ -29,11 +29,10 @@ struct PushPart {
     std::span<const float> gradients;    // [n, dim]
   };
   std::vector<Entry> entries;
-  std::shared_ptr<const void> owner;  // Of what was not copied; null: it is there until the push is over.
 };
 
 // REQUIRES: CheckPush has passed; all gradients are floats.
-PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients, std::shared_ptr<const void> owner);
+PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients);
 
 // Gradients of another type than FLOAT32, once they are floats: finite and at most kGradientMax. InvalidArgument names
 // worker, step, table and id.
@@ -59,7 +58,6 @@ class PushAccumulator {
   // All pushes of one step. Parts are by (rank, arrival).
   struct Step {
     uint64_t samples = 0;  // Over all workers.
-    double learning_rate_factor = 1;
     std::vector<PushPart> parts;
   };
 
@@ -69,12 +67,12 @@ class PushAccumulator {
   // another worker has sent for this step. REQUIRES: CheckPush has passed.
   absl::StatusOr<bool> IsNew(const v1::PushRequest& request) const;
 
-  // REQUIRES: IsNew(request).
+  // Parts that are applied as they come are added empty. REQUIRES: IsNew(request).
   void Add(const v1::PushRequest& request, PushPart part);
 
   bool complete() const { return complete_workers_ == workers_.size(); }
 
-  // Hands the step out and starts the next one.
+  // Hands the step, whose pushes all say the same learning_rate_factor, out and starts the next one.
   Step Take();
 
  private:

@@ -165,10 +165,11 @@ class ParameterServerService final : public CallbackService {
 
   grpc::ServerUnaryReactor* Push(grpc::CallbackServerContext* context, const grpc::ByteBuffer* buffer,
                                  grpc::ByteBuffer* answer) override {
-    std::shared_ptr<v1::PushRequest> request = TakeShared(pools_, &Pools::push_requests);
+    std::unique_ptr<v1::PushRequest> request = pools_->push_requests.Take();
     v1::PushResponse response;
     absl::Status status = Parse(*buffer, request.get());
-    if (status.ok()) status = shard_->Push(std::move(request), &response);
+    if (status.ok()) status = shard_->Push(*request, &response);
+    pools_->push_requests.Return(std::move(request));
     grpc::Status result = ToGrpcStatus(status);
     if (result.ok()) {
       bool own_buffer;

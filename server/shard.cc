@@ -86,16 +86,9 @@ class LocalShard final : public Shard {
                     v1::PushResponse* response) override {
     return Timed(metrics_.push_seconds, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request.context()));
-      return job->Push(request, gradients, /*owner=*/nullptr, response);
+      return job->Push(request, gradients, response);
     });
   }
-  absl::Status Push(std::shared_ptr<const v1::PushRequest> request, v1::PushResponse* response) override {
-    return Timed(metrics_.push_seconds, [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request->context()));
-      return job->Push(*request, /*gradients=*/{}, request, response);
-    });
-  }
-
   absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) override {
     return Timed(metrics_.save_tables_seconds, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request.context()));

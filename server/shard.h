@@ -7,7 +7,8 @@
 //
 // BSP: a Pull of step t waits until t steps have been applied. A step is applied when all parts of all workers' pushes
 // for it are in: in rank order, gradients of equal keys are summed over workers, divided by the total number of
-// samples, and given to the optimizer once.
+// samples, and given to the optimizer once. A lone worker's parts need no sum and no other's samples: each is applied
+// as it comes, and nobody reads rows while a step is applied in part.
 
 #include <cstdint>
 #include <functional>
@@ -54,17 +55,14 @@ class Shard {
   }
   // Ends a waiting Pull with Cancelled; nothing if it is done already.
   virtual void CancelPull(uint64_t id) = 0;
-  // Returns once the step is applied if this was its last part. A push for a later step than the one to be applied next
-  // is refused: a worker pulls, if only no keys, before it pushes. An error in applying a step ends the job, and is the
-  // answer to all its later calls.
-  // If `gradients` is not empty, those of request.tables(i) are gradients[i], as bytes, instead of the request's own.
-  // REQUIRES: gradients is empty or has request.tables_size() entries, those of FLOAT32 aligned as floats.
+  // Returns once the step is applied if this was its last part. request and gradients may go then. A push for a later
+  // step than the one to be applied next is refused: a worker pulls, if only no keys, before it pushes. An error in
+  // applying a step ends the job, and is the answer to all its later calls. If `gradients` is not empty, those of
+  // request.tables(i) are gradients[i], as bytes, instead of the request's own. REQUIRES: gradients is empty or has
+  // request.tables_size() entries, those of FLOAT32 aligned as floats.
   virtual absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
                             v1::PushResponse* response) = 0;
   absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) { return Push(request, {}, response); }
-  // The same of a request that holds its gradients: it is kept, where another would be copied, until its step is
-  // applied, and does not change meanwhile.
-  virtual absl::Status Push(std::shared_ptr<const v1::PushRequest> request, v1::PushResponse* response) = 0;
   virtual absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) = 0;
   virtual absl::Status CloseJob(const v1::CloseJobRequest& request, v1::CloseJobResponse* response) = 0;
 

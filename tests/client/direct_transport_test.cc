@@ -36,9 +36,6 @@ class FakeShard final : public Shard {
     return last_id_;
   }
   void CancelPull(uint64_t id) override { End(id, absl::CancelledError("by CancelPull")); }
-  absl::Status Push(std::shared_ptr<const v1::PushRequest> request, v1::PushResponse* response) override {
-    return Push(*request, {}, response);
-  }
   absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>>,
                     v1::PushResponse*) override {
     return request.parts() == 0 ? absl::InvalidArgumentError("no parts") : absl::OkStatus();

@@ -3,6 +3,7 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -281,6 +282,103 @@ TEST(Shard, PartsInAnyOrderMakeOnePush) {
     result.insert(result.end(), second.begin(), second.end());
     if (order.empty()) whole = result;
     EXPECT_EQ(result, whole);
+  }
+}
+
+// Part `part` of `parts` of a push: every parts-th of its rows.
+v1::PushRequest PartOf(const TestJob& job, uint64_t step, const TestJob::Gradients& whole, uint32_t part,
+                       uint32_t parts, uint64_t samples) {
+  const size_t dim = whole.values.size() / whole.keys.size();
+  TestJob::Gradients own = {.table = whole.table, .keys = {}, .values = {}};
+  for (size_t i = part; i < whole.keys.size(); i += parts) {
+    own.keys.push_back(whole.keys[i]);
+    own.values.insert(own.values.end(), whole.values.begin() + i * dim, whole.values.begin() + (i + 1) * dim);
+  }
+  v1::PushRequest push = job.Push(step, {own}, 0, samples);
+  push.set_part(part);
+  push.set_parts(parts);
+  return push;
+}
+
+TEST(Shard, WhileALoneWorkersStepIsAppliedInPartNobodyReadsItsRows) {
+  const TestJob job;
+  TestShard server;
+  ASSERT_TRUE(server.Open(job).ok());
+  const TestJob::Gradients whole = {0, {1, 2}, {1, 2, 3, 4, 5, 6, 7, 8}};
+  ASSERT_TRUE(server.Pull(job.Pull(0, {{0, {1, 2}}})).ok());
+  PullInFlight next(server.shard.get(), job.Pull(1, {{0, {1, 2}}}));
+  ASSERT_TRUE(server.Push(PartOf(job, 0, whole, 1, 2, 1)).ok());
+  for (const bool create : {true, false}) {
+    const absl::Status read = server.Pull(job.Pull(0, {{0, {1}}}, 0, create)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(read)) << read;
+    EXPECT_THAT(std::string(read.message()), HasSubstr("a push of step 0 has changed rows"));
+  }
+  v1::SaveTablesRequest save;
+  *save.mutable_context() = job.Context();
+  save.set_directory("");
+  v1::SaveTablesResponse saved;
+  const absl::Status save_status = server.shard->SaveTables(save, &saved);
+  EXPECT_TRUE(absl::IsFailedPrecondition(save_status)) << save_status;
+  EXPECT_FALSE(next.done());
+  ASSERT_TRUE(server.Push(PartOf(job, 0, whole, 0, 2, 1)).ok());
+  EXPECT_TRUE(next.Wait().ok());
+  EXPECT_EQ(next.response().version(), 1u);
+}
+
+TEST(Shard, ARefusedPartCanBeSentAgainAsItShouldBe) {
+  const TestJob job;
+  const TestJob::Gradients whole = {0, {1, 2}, {1, 2, 3, 4, 5, 6, 7, 8}};
+  TestJob::Gradients bad = whole;
+  bad.values[5] = std::nanf("");
+  TestShard in_parts, at_once;
+  for (TestShard* server : {&in_parts, &at_once}) {
+    ASSERT_TRUE(server->Open(job).ok());
+  }
+  ASSERT_TRUE(in_parts.Push(PartOf(job, 0, whole, 0, 2, 4)).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(in_parts.Push(PartOf(job, 0, bad, 1, 2, 4))));
+  ASSERT_TRUE(in_parts.Push(PartOf(job, 0, whole, 1, 2, 4)).ok());
+  ASSERT_TRUE(at_once.Push(job.Push(0, {whole}, 0, 4)).ok());
+  const auto rows = in_parts.Pull(job.Pull(1, {{0, {1, 2}}}));
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(RowsOf(*rows), RowsOf(*at_once.Pull(job.Pull(1, {{0, {1, 2}}}))));
+}
+
+// Parts come from several threads, each of them twice, while pulls wait for the step and looks go beside.
+TEST(Shard, PartsOfALoneWorkerFromManyThreadsAreAppliedOnceEach) {
+  constexpr uint32_t kParts = 8;
+  constexpr uint64_t kSteps = 60;
+  const TestJob job;
+  TestShard in_parts, at_once;
+  for (TestShard* server : {&in_parts, &at_once}) {
+    ASSERT_TRUE(server->Open(job).ok());
+  }
+  std::mt19937_64 random(47);
+  std::normal_distribution<float> normal;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    TestJob::Gradients whole = {0, FirstKeys(100 + random() % 400), {}};
+    for (size_t i = 0; i < 4 * whole.keys.size(); ++i) whole.values.push_back(normal(random));
+    ASSERT_TRUE(at_once.Push(job.Push(step, {whole}, 0, 3)).ok());
+    PullInFlight next(in_parts.shard.get(), job.Pull(step + 1, {{0, whole.keys}}));
+    std::atomic<uint32_t> duplicates{0};
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (uint32_t i = 0; i < kParts; ++i) {
+          v1::PushResponse response;
+          if (t % 2 == 0) {
+            // Before, in the middle or behind: it is one step's rows or refused.
+            const auto look = in_parts.Pull(job.Pull(step, {{0, {1}}}, 0, /*create=*/false));
+            EXPECT_TRUE(look.ok() || absl::IsFailedPrecondition(look.status())) << look.status();
+          }
+          EXPECT_TRUE(in_parts.shard->Push(PartOf(job, step, whole, (i + t) % kParts, kParts, 3), &response).ok());
+          if (response.duplicate()) ++duplicates;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(duplicates, 3 * kParts);
+    ASSERT_TRUE(next.Wait().ok());
+    ASSERT_EQ(RowsOf(next.response()), RowsOf(*at_once.Pull(job.Pull(step + 1, {{0, whole.keys}})))) << step;
   }
 }
 
