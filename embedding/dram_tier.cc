@@ -14,6 +14,10 @@ namespace {
 // Enough that threads seldom wait for each other, few enough that a batch's group of one stripe fills a window.
 uint32_t ChooseStripes() { return std::clamp(std::bit_ceil(4 * std::thread::hardware_concurrency()), 16u, 256u); }
 
+// To wake a second thread costs about as much as to read a thousand rows. A chunk of a pull or a push has fewer than
+// two times as many, and its neighbours keep the other cores busy.
+constexpr int64_t kKeysPerThread = 2048;
+
 }  // namespace
 
 BatchPlan& BatchPlan::OfThread() {
@@ -21,10 +25,7 @@ BatchPlan& BatchPlan::OfThread() {
   return plan;
 }
 
-void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes, Work work) {
-  // To wake a second thread costs about as much as to read a thousand rows. A chunk of a pull has fewer than two times
-  // 2,048, and its neighbours keep the other cores busy.
-  keys_per_thread_ = work == Work::kRead ? 2048 : 512;
+void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes) {
   missing.assign(stripes, 0);
   cold_writes.assign(stripes, 0);
   stripe_of_.resize(keys.size());
@@ -47,7 +48,7 @@ uint64_t BatchPlan::TotalMissing() const { return std::accumulate(missing.begin(
 void BatchPlan::ForEachStripe(absl::FunctionRef<void(uint32_t)> body) const {
   const int64_t stripes = static_cast<int64_t>(missing.size());
   const int64_t keys = static_cast<int64_t>(order_.size());
-  const int64_t threads = std::clamp<int64_t>(keys / keys_per_thread_, 1, stripes);
+  const int64_t threads = std::clamp<int64_t>(keys / kKeysPerThread, 1, stripes);
   const int64_t grain = (stripes + threads - 1) / threads;
   // Each calling thread begins somewhere else: two that began together would wait for each other at every stripe.
   static std::atomic<uint32_t> callers{0};  // Relaxed: only hands out numbers.

@@ -30,8 +30,7 @@ class BatchPlan {
   // The calling thread's own, so that its memory is reused from batch to batch: fresh pages cost more than the plan.
   static BatchPlan& OfThread();
 
-  enum class Work { kRead, kUpdate };  // What is done with each row: decides from how many on several threads do it.
-  void Build(std::span<const Key> keys, uint32_t stripes, Work work = Work::kRead);
+  void Build(std::span<const Key> keys, uint32_t stripes);
 
   // Positions in `keys` of those of one stripe, ascending until VisitFound, which moves the missing ones to the front.
   std::span<uint32_t> Group(uint32_t stripe) {
@@ -47,7 +46,6 @@ class BatchPlan {
   std::vector<uint64_t> cold_writes;  // [stripes] Stripe::cold_writes at that moment.
 
  private:
-  int64_t keys_per_thread_ = 0;
   std::vector<uint8_t> stripe_of_;  // [n]
   std::vector<uint32_t> order_;     // [n]
   std::vector<uint32_t> begin_;     // [stripes + 1]

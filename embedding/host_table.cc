@@ -30,7 +30,7 @@ class HostTable final : public Table {
       LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     };
     if (mode == PullMode::kCreate && ledger_ == nullptr) {
-      return UseRows(keys, BatchPlan::Work::kRead, layout_.weight_bytes(), copy);
+      return UseRows(keys, layout_.weight_bytes(), copy);
     }
     absl::ReaderMutexLock lock(&mu_);
     BatchPlan& plan = BatchPlan::OfThread();
@@ -117,10 +117,10 @@ class HostTable final : public Table {
   absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
     // Absent rows come first where memory might run out, so that then no row has been updated.
     if (MightRunOut(keys.size())) {
-      RETURN_IF_ERROR(UseRows(keys, BatchPlan::Work::kRead, 0, [](uint32_t, char*) {}));
+      RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
     }
     const RowUpdate update(spec(), options);
-    return UseRows(keys, BatchPlan::Work::kUpdate, layout_.record_bytes(), [&](uint32_t position, char* record) {
+    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
       saturated_.Add(update(keys[position], gradient(position), record));
       if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
     });
@@ -129,10 +129,10 @@ class HostTable final : public Table {
   // Calls use(position, record) for every key, making the rows that are absent: all of them, or, if memory runs out,
   // none and `use` was called for those that were there only.
   template <typename Use>
-  absl::Status UseRows(std::span<const Key> keys, BatchPlan::Work work, uint64_t touched_bytes, Use use) {
+  absl::Status UseRows(std::span<const Key> keys, uint64_t touched_bytes, Use use) {
     absl::ReaderMutexLock lock(&mu_);
     BatchPlan& plan = BatchPlan::OfThread();
-    plan.Build(keys, dram_.stripes(), work);
+    plan.Build(keys, dram_.stripes());
     dram_.VisitFound(keys, 0, touched_bytes, &plan, use);
     if (plan.TotalMissing() == 0) return absl::OkStatus();
     RETURN_IF_ERROR(Reserve(&plan));

@@ -187,8 +187,7 @@ class TieredTable final : public Table {
     {
       absl::ReaderMutexLock lock(&mu_);
       BatchPlan& plan = BatchPlan::OfThread();
-      plan.Build(keys, dram_.stripes(),
-                 (flags & RowIndex::kDirty) != 0 ? BatchPlan::Work::kUpdate : BatchPlan::Work::kRead);
+      plan.Build(keys, dram_.stripes());
       dram_.VisitFound(keys, flags, touched_bytes, &plan, use);
       if (plan.TotalMissing() == 0) return absl::OkStatus();
       ColdRows cold;
