@@ -59,7 +59,7 @@ class DramTier {
     std::vector<uint32_t> free ABSL_GUARDED_BY(mu);  // Slots that hold no row.
     uint64_t reserved ABSL_GUARDED_BY(mu) = 0;       // Rows promised to somebody (HostTable).
     uint64_t cold_writes ABSL_GUARDED_BY(mu) = 0;    // Batches of its rows that went to the cold tier.
-    uint64_t clock_hand ABSL_GUARDED_BY(mu) = 0;     // Position in index.all().
+    uint64_t clock_hand ABSL_GUARDED_BY(mu) = 0;     // Entries that the clock has passed.
     // WriteBack's: keys that were chosen and are in the cold tier as they are here, the next to be evicted last; some
     // may have gone, or been used, since. And whether more of them were asked for.
     std::vector<Key> ready ABSL_GUARDED_BY(mu);
@@ -99,7 +99,8 @@ class DramTier {
   void Erase(Key key, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
 
   // Up to `rows` entries to evict, by CLOCK (second chance): the hand goes round, spares an entry that was referenced
-  // since it came by last, and takes the next that was not. Sets kChosen in them. Valid until the index changes.
+  // since it came by last, and takes the next that was not. Sets kChosen in them. Valid until the index changes. A
+  // round passes every entry, but not in the order of their places (dram_tier.cc).
   std::vector<RowIndex::Entry*> ChooseVictims(uint64_t rows, Stripe* stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe->mu);
 
   // `keys`, in the order in which they were chosen, are the last to be evicted of those ready. REQUIRES: kChosen.
