@@ -52,8 +52,9 @@ class ColdShare {
 // its process (checkpoints do), and its files are removed with it. Thread-safe.
 //
 // A write that the disk or its budget has no room for is an error (ResourceExhausted) that names directory and bytes;
-// nothing is lost by it. A later write succeeds once the budget has room; after a disk that was really full, RocksDB
-// may refuse for as long as the store is open.
+// nothing is lost by it. Before the budget refuses, older records are merged away, if they are enough to be worth it:
+// that write waits. A later write succeeds once the budget has room; after a disk that was really full, RocksDB may
+// refuse for as long as the store is open.
 class ColdStore {
  public:
   struct Options {
@@ -62,8 +63,8 @@ class ColdStore {
     // moment and a write buffer being flushed.
     uint64_t block_cache_bytes = 64 << 20;
     uint64_t write_buffer_bytes = 64 << 20;
-    // Of files, rows that are about to go there included. While files are merged, those and what is made of them stand
-    // side by side for a moment, beyond this. 0: no limit.
+    // Of files. Merging puts as much beside them as it merges until it is done, so half of this is for the rows, those
+    // on their way to files and older records of the same rows included, and half for that. 0: no limit.
     uint64_t disk_bytes_max = 0;
   };
 
@@ -84,6 +85,9 @@ class ColdStore {
 
   // An empty table. AlreadyExists if one of this name is open.
   virtual absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) = 0;
+
+  // The error that a write of so many bytes of rows would have now. For callers that must not fail half-way.
+  virtual absl::Status CheckRoom(uint64_t rows_bytes) = 0;
 
   // Writes for the tables of this store.
   BackgroundWriter& background_writer() { return background_writer_; }

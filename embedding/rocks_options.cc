@@ -66,14 +66,15 @@ rocksdb::Options MakeRocksOptions(const RocksShare& share) {
   rocks.compaction_style = rocksdb::kCompactionStyleUniversal;
   rocks.compaction_options_universal.size_ratio = 10;
   rocks.compaction_options_universal.max_size_amplification_percent = 100;
-  // Eight files wait before they are merged, not four: a read asks a filter or two more, and a step far beyond its budget
-  // costs about a quarter less processor time of what it costs beyond one in memory.
+  // Eight files wait before they are merged, not four: a read asks a filter or two more, and a step far beyond its
+  // budget costs about a quarter less processor time of what it costs beyond one in memory.
   rocks.level0_file_num_compaction_trigger = 8;
   // No filter where most rows are: a row that has left memory is there, and the filters would be the larger part of
   // what the block cache holds. A new id pays with the look at a block, once.
   rocks.optimize_filters_for_hits = true;
 
   rocks.sst_file_manager = share.files;  // Counts bytes on disk.
+  rocks.allow_fallocate = false;  // A file takes what is in it, not what it might grow to: the budget counts that.
   rocks.max_background_jobs = 2;
   rocks.max_open_files = 512;
   rocks.keep_log_file_num = 1;

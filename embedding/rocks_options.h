@@ -24,7 +24,7 @@ struct RocksShare final : ColdShare {
   const std::shared_ptr<rocksdb::SstFileManager> files;
   const uint64_t write_buffer_bytes;
 
-  // In files, files that are about to be removed too, and what will be in files.
+  // In files, those that are about to be removed too, and on the way to files.
   uint64_t DiskBytes() const { return files->GetTotalSize() + write_buffers->memory_usage(); }
 };
 

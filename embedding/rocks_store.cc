@@ -89,17 +89,22 @@ class RocksStore final : public ColdStore {
     open_.erase(name);
   }
 
+  absl::Status CheckRoom(uint64_t rows_bytes) override {
+    const std::string what = "keep room for rows";
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(directory_, error);
+    if (!error && space.available < rows_bytes + share_->write_buffers->memory_usage()) {
+      return absl::ResourceExhaustedError(absl::StrCat("cold store ", directory_, ": cannot ", what, " of ", rows_bytes,
+                                                       " bytes, besides ", share_->write_buffers->memory_usage(),
+                                                       " on their way there: the disk is full, ", SpaceLeft()));
+    }
+    rocksdb::WriteBatch nothing;
+    return Write(&nothing, rows_bytes, what);
+  }
+
   // All or none. `rows_bytes` more are to be kept on disk.
   absl::Status Write(rocksdb::WriteBatch* batch, uint64_t rows_bytes, absl::string_view what) {
-    if (const uint64_t limit = share_->disk_bytes_max; limit != 0 && rows_bytes > 0) {
-      const uint64_t used = share_->DiskBytes();
-      if (used + rows_bytes > limit) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("cold store ", directory_, ": cannot ", what, " of ", rows_bytes,
-                         " bytes: the disk budget of this server is ", limit, " bytes and ", used,
-                         " are used; raise --disk or --memory, add servers, or evict rows"));
-      }
-    }
+    RETURN_IF_ERROR(MakeRoomInBudget(rows_bytes, what));
     rocksdb::Status status = db_->Write(ColdWriteOptions(), batch);
     // After a write of files has failed RocksDB refuses until it is told to try again: perhaps there is room by now.
     if (!status.ok() && db_->Resume().ok()) status = db_->Write(ColdWriteOptions(), batch);
@@ -112,6 +117,31 @@ class RocksStore final : public ColdStore {
   const std::string& directory() const { return directory_; }
 
  private:
+  // What of the disk budget rows may take: see ColdStore::Options.
+  uint64_t ForRows() const { return share_->disk_bytes_max / 2; }
+
+  absl::Status MakeRoomInBudget(uint64_t rows_bytes, absl::string_view what) {
+    if (share_->disk_bytes_max == 0 || share_->DiskBytes() + rows_bytes <= ForRows()) return absl::OkStatus();
+    absl::MutexLock lock(&merge_mu_);
+    uint64_t used = share_->DiskBytes();
+    if (used + rows_bytes <= ForRows()) return absl::OkStatus();
+    uint64_t newest = used;  // Of each row; RocksDB's guess.
+    db_->GetIntProperty(rocksdb::DB::Properties::kEstimateLiveDataSize, &newest);
+    // A merge for less than a tenth would soon be followed by the next.
+    if (newest + rows_bytes <= ForRows() / 10 * 9) {
+      LOG(INFO) << "cold store " << directory_ << ": merges " << used << " bytes, of which about " << newest
+                << " are rows as they are now, to stay within the disk budget of " << share_->disk_bytes_max;
+      const rocksdb::Status merged = db_->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr);
+      RETURN_IF_ERROR(FromRocks(merged, "merge its files", directory_));
+      used = share_->DiskBytes();
+      if (used + rows_bytes <= ForRows()) return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cold store ", directory_, ": cannot ", what, " of ", rows_bytes, " bytes: the disk budget of this server is ",
+        share_->disk_bytes_max, " bytes, half of it for rows (", "the other half for merging them), and ", used,
+        " are used; raise --disk or --memory, add servers, or evict rows"));
+  }
+
   std::string SpaceLeft() const {
     std::error_code error;
     const std::filesystem::space_info space = std::filesystem::space(directory_, error);
@@ -122,6 +152,8 @@ class RocksStore final : public ColdStore {
   const std::string directory_;
   const std::shared_ptr<RocksShare> share_;
   std::unique_ptr<rocksdb::DB> db_;
+
+  absl::Mutex merge_mu_;  // Held by the call that merges to stay within the budget.
 
   absl::Mutex mu_;
   std::set<std::string> open_ ABSL_GUARDED_BY(mu_);

@@ -295,6 +295,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
+  RETURN_IF_ERROR(CheckRoom(request));
   {
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(ended_);
@@ -367,6 +368,18 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   status = Annotate(status, absl::StrCat("job ", spec_.job_id, ", step ", request.step()));
   Close(status);
   return status;
+}
+
+absl::Status Job::CheckRoom(const v1::PushRequest& request) {
+  uint64_t bytes = 0;
+  for (const v1::TableGradients& table : request.tables()) {
+    bytes += table.keys().size() / sizeof(Key) * tables_[table.table()]->spec().Layout().slot_bytes();
+  }
+  const MemoryBudget& budget = *environment_.budget;
+  if (budget.used() + static_cast<int64_t>(bytes) <= static_cast<int64_t>(budget.bytes_max())) return absl::OkStatus();
+  return Annotate(cold_->CheckRoom(bytes),
+                  absl::StrCat("job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ",
+                               request.step(), " (no row was changed by it)"));
 }
 
 absl::Status Job::CheckPulled(const v1::PushRequest& request) {

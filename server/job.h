@@ -93,6 +93,8 @@ class Job {
   void Answer(WaitingPulls* ready);
   // In a job with prefetch: that the worker's pulls are in, and that it pushes no row that nobody pulled.
   absl::Status CheckPulled(const v1::PushRequest& request);
+  // That the disk takes what the push may drive out of memory: once rows change, an error ends the job.
+  absl::Status CheckRoom(const v1::PushRequest& request);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
   // Whoever reads rows as of `step` says so, and says when he is through; Refused tells why he may not.

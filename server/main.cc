@@ -53,7 +53,7 @@ int Main(const std::vector<std::string>& arguments) {
        "Memory for rows and their index, as in 4GiB; the rest goes to --data. An eighth of it, 1 GiB at most, is for "
        "reading and writing there."},
       {"disk", BytesFlag{&options.disk_bytes},
-       "Disk for rows in --data, as in 100GiB; a job that needs more fails. 0: no limit."},
+       "Disk for rows in --data, as in 100GiB: half for the rows, half for merging their files; a job that needs more fails. 0: no limit."},
       {"checkpoint-root", &options.checkpoint_root,
        "Directory under which checkpoints lie: the same shared one for all members of the cluster."},
       {"metrics", AddressFlag{&options.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},

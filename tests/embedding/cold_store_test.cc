@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "tests/support/temporary_directory.h"
 
@@ -109,6 +112,57 @@ TEST_F(ColdStoreTest, ErasedRowsAreGoneAndOthersStay) {
   EXPECT_EQ(scanned, 1'301u);
 }
 
+// Most of what is written replaces what was, so it goes on for ever; and what lies in the directory stays within the
+// budget at every moment, while files are merged, too.
+TEST(ColdStoreBudget, OlderRecordsMakeRoomAndFilesStayWithinTheBudget) {
+  constexpr uint64_t kLimit = 8 << 20;
+  constexpr uint64_t kRows = 60'000;  // 2.9 MB in files.
+  TemporaryDirectory directory;
+  const auto store =
+      ColdStore::Create(directory.File("a"),
+                        {.block_cache_bytes = 1 << 20, .write_buffer_bytes = 512 << 10, .disk_bytes_max = kLimit})
+          .value();
+  const auto table = store->OpenTable("t", kRecordBytes).value();
+  std::atomic<bool> enough{false};
+  std::atomic<uint64_t> most{0};
+  std::thread watch([&] {
+    while (!enough) {
+      uint64_t bytes = 0;
+      std::error_code error;
+      for (auto it = std::filesystem::directory_iterator(directory.File("a"), error);
+           !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+        std::error_code gone;
+        const uint64_t size = it->file_size(gone);
+        if (!gone) bytes += size;
+      }
+      most = std::max(most.load(), bytes);
+    }
+  });
+  std::vector<Key> keys(500);
+  for (uint32_t round = 0; round < 12; ++round) {
+    for (uint64_t first = 0; first < kRows; first += keys.size()) {
+      std::vector<std::string> records;
+      std::vector<const char*> pointers;
+      for (size_t i = 0; i < keys.size(); ++i) keys[i] = RandomBits(11, first + i);
+      for (const Key key : keys) records.push_back(RecordOf(key, round));
+      for (const std::string& record : records) pointers.push_back(record.data());
+      const absl::Status status = table->Write(keys, pointers);
+      ASSERT_TRUE(status.ok()) << "round " << round << ": " << status;
+    }
+  }
+  enough = true;
+  watch.join();
+  EXPECT_GT(most.load(), kLimit / 4);
+  EXPECT_LE(most.load(), kLimit);
+  std::vector<char> records(keys.size() * kRecordBytes);
+  std::vector<uint8_t> found(keys.size());
+  ASSERT_TRUE(table->Read(keys, records, found).ok());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ASSERT_TRUE(found[i]);
+    ASSERT_EQ(std::string(records.data() + i * kRecordBytes, kRecordBytes), RecordOf(keys[i], 11));
+  }
+}
+
 TEST(ColdStoreBudget, AWriteOverTheDiskBudgetNamesPathUseAndLimitAndChangesNothing) {
   TemporaryDirectory directory;
   constexpr uint64_t kLimit = 2 << 20;
@@ -133,7 +187,7 @@ TEST(ColdStoreBudget, AWriteOverTheDiskBudgetNamesPathUseAndLimitAndChangesNothi
   EXPECT_THAT(
       std::string(status.message()),
       testing::AllOf(testing::HasSubstr(directory.File("a")), testing::HasSubstr("write 500 rows of 18000 bytes"),
-                     testing::HasSubstr("is 2097152 bytes and "), testing::HasSubstr("--disk")));
+                     testing::HasSubstr("is 2097152 bytes, half "), testing::HasSubstr("--disk")));
   EXPECT_GT(written.size() * kRecordBytes, kLimit / 8);
   // The budget is one for both: the other store gets no more than what flushing has freed meanwhile.
   const auto sibling = other->OpenTable("t", kRecordBytes).value();

@@ -218,7 +218,7 @@ TEST(TieredTable, ADiskBudgetThatIsUsedUpIsAnErrorAndNoRowIsLost) {
   MemoryBudget budget(256 << 10);
   const auto cold =
       ColdStore::Create(directory.File("cold"),
-                        {.block_cache_bytes = 1 << 20, .write_buffer_bytes = 1 << 20, .disk_bytes_max = 3 << 20})
+                        {.block_cache_bytes = 1 << 20, .write_buffer_bytes = 1 << 20, .disk_bytes_max = 6 << 20})
           .value();
   const TableSpec spec = TestSpec("t", 64, SparseOptimizerKind::kAdagrad);
   const auto table = MakeTieredTable(spec, &budget, cold.get()).value();
@@ -233,7 +233,7 @@ TEST(TieredTable, ADiskBudgetThatIsUsedUpIsAnErrorAndNoRowIsLost) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
               testing::AllOf(testing::HasSubstr("table \"t\""), testing::HasSubstr(directory.File("cold")),
-                             testing::HasSubstr("3145728 bytes")));
+                             testing::HasSubstr("6291456 bytes")));
   EXPECT_GT(next, 3'000u);
   for (Key first = 0; first + 100 < next; first += 100) {
     ASSERT_TRUE(table->Pull(KeysFrom(first, 100), PullMode::kLook, rows).ok());

@@ -49,6 +49,7 @@ class GatedColdStore final : public ColdStore {
   absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& name, uint64_t record_bytes) override {
     return std::make_unique<Gated>(this, inner_.OpenTable(name, record_bytes).value());
   }
+  absl::Status CheckRoom(uint64_t rows_bytes) override { return inner_.CheckRoom(rows_bytes); }
 
   void CloseGate() { Set(&writes_go_, false); }
   void OpenGate() { Set(&writes_go_, true); }

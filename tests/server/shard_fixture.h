@@ -150,10 +150,12 @@ class PullInFlight {
 
 // One shard in a directory of its own.
 struct TestShard {
-  explicit TestShard(uint64_t message_bytes_max = uint64_t{64} << 20, uint64_t memory_bytes = uint64_t{256} << 20) {
+  explicit TestShard(uint64_t message_bytes_max = uint64_t{64} << 20, uint64_t memory_bytes = uint64_t{256} << 20,
+                     uint64_t disk_bytes = 0) {
     auto made = Shard::Create({.data = directory.File("data"),
                                .checkpoint_root = directory.path(),
                                .memory_bytes = memory_bytes,
+                               .disk_bytes = disk_bytes,
                                .message_bytes_max = message_bytes_max},
                               &metrics);
     CHECK(made.ok()) << made.status();

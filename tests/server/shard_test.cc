@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/shard_fixture.h"
@@ -611,6 +612,61 @@ TEST(Shard, DataDirectoryBelongsToOneServer) {
 }
 
 // Steps of several workers in threads, with pulls ahead, cancellations, look-ups of usage and other jobs in between.
+// A push that finds no room on disk is refused before it changes a row, and the job goes on.
+TEST(Shard, APushThatTheDiskHasNoRoomForChangesNothingAndTheJobGoesOn) {
+  constexpr uint64_t kMemory = 1 << 20, kDisk = 8 << 20, kKeys = 2000;
+  TestJob job;
+  job.tables = {SgdTable("user", 64)};
+  job.tables[0].mutable_admission()->set_probability(1);  // Rows come with their first push, not with a pull.
+  TestShard server(uint64_t{64} << 20, kMemory, kDisk);
+  ASSERT_TRUE(server.Open(job).ok());
+  const auto keys_of = [](uint64_t step) {
+    std::vector<Key> keys(kKeys);
+    std::iota(keys.begin(), keys.end(), step * kKeys);
+    return keys;
+  };
+  const std::vector<float> ones(kKeys * 64, 1);
+  absl::Status status;
+  uint64_t step = 0;
+  for (; status.ok(); ++step) {
+    ASSERT_LT(step * kKeys * 64 * sizeof(float), kDisk) << "never refused";
+    status = server.Push(job.Push(step, {{0, keys_of(step), ones}}));
+  }
+  --step;  // The one that was refused.
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  for (const std::string& part : {absl::StrCat("for step ", step), server.directory.File("data"),
+                                  std::string("is 8388608 bytes"), std::string("no row was changed")}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+  ASSERT_GT(step, 2u);
+  // Rows are as `step` pushes left them, and are saved so.
+  const auto rows_are_pushed = [&](uint64_t of_step, bool pushed) {
+    const std::vector<Key> keys = keys_of(of_step);
+    const auto rows = server.Pull(job.Pull(step, {{0, keys}}, 0, /*create=*/false));
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    TestShard fresh;
+    ASSERT_TRUE(fresh.Open(job).ok());
+    std::vector<float> expected = RowsOf(*fresh.Pull(job.Pull(0, {{0, keys}}, 0, /*create=*/false)));
+    for (float& value : expected) value -= pushed ? 0.5f : 0.0f;
+    EXPECT_EQ(RowsOf(*rows), expected) << of_step;
+  };
+  rows_are_pushed(0, true);
+  rows_are_pushed(step - 1, true);
+  rows_are_pushed(step, false);
+  ASSERT_TRUE(MakeDirectories(server.directory.File("checkpoint")).ok());
+  v1::SaveTablesRequest save;
+  *save.mutable_context() = job.Context();
+  save.set_directory("checkpoint");
+  save.set_step(step);
+  v1::SaveTablesResponse saved;
+  const absl::Status save_status = server.shard->SaveTables(save, &saved);
+  EXPECT_TRUE(save_status.ok()) << save_status;
+  // The same step with less in it.
+  const std::vector<Key> few = {0, 1};
+  const absl::Status smaller = server.Push(job.Push(step, {{0, few, std::vector<float>(2 * 64, 1)}}));
+  EXPECT_TRUE(smaller.ok()) << smaller;
+}
+
 TEST(Shard, ManyThreadsTrainJobsSideBySide) {
   constexpr uint32_t kWorkers = 3;
   constexpr uint64_t kSteps = 50;

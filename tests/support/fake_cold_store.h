@@ -51,6 +51,7 @@ class FakeColdStore final : public ColdStore {
   absl::StatusOr<std::unique_ptr<ColdTable>> OpenTable(const std::string& /*name*/, uint64_t record_bytes) override {
     return std::make_unique<FakeTable>(faults_, record_bytes);
   }
+  absl::Status CheckRoom(uint64_t /*rows_bytes*/) override { return absl::OkStatus(); }
 
  private:
   class FakeTable final : public ColdTable {
