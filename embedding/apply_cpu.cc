@@ -18,6 +18,20 @@ bool AllWithin(std::span<const float> values, float limit) {
   return outside == 0;
 }
 
+// Float32 weights that an update drove out of range: an infinity becomes the largest number of its sign, and a NaN, of
+// which nothing is known, stays. Returns how many there were.
+uint64_t Saturate(std::span<float> weights) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  if (AllWithin(weights, kLargest)) return 0;
+  uint64_t outside = 0;
+  for (float& weight : weights) {
+    if (std::fabs(weight) <= kLargest) continue;
+    ++outside;
+    if (!std::isnan(weight)) weight = std::copysign(kLargest, weight);
+  }
+  return outside;
+}
+
 uint64_t StoreRounded(const RowLayout& layout, const float* weights, uint64_t rounding_seed, char* record) {
   const uint64_t bytes = uint64_t{2} * layout.dim();
   std::memset(record + bytes, 0, layout.weight_bytes() - bytes);
@@ -94,7 +108,7 @@ uint64_t RowUpdate::UpdateOfKind(const RowUpdate& batch, Key key, const float* g
   if (layout.storage() == RowType::kFloat32) {
     UpdateRowOfKind<kKind>(spec.optimizer, step, mean_square, gradient, spec.dim, layout.Weights(record),
                            layout.State(record));
-    return 0;
+    return Saturate({layout.Weights(record), spec.dim});
   }
   float weights[kDimMax];
   LoadWeights(layout, record, weights);

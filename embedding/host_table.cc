@@ -101,7 +101,6 @@ class HostTable final : public Table {
     TableStats stats;
     stats.dram_rows = stats.rows = dram_.rows();
     stats.dram_bytes = dram_.bytes();
-    stats.saturated_weights = saturated_.value();
     if (ledger_ != nullptr) stats.dram_bytes += ledger_->bytes();
     AddDecisionsTo(&stats);
     return stats;
@@ -109,6 +108,7 @@ class HostTable final : public Table {
 
   void AddDecisionsTo(TableStats* stats) const override {
     if (ledger_ != nullptr) ledger_->AddDecisionsTo(stats);
+    stats->saturated_weights += saturated_.value();
   }
 
  private:

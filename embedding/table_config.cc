@@ -148,7 +148,7 @@ absl::StatusOr<RowType> ParseStorage(const v1::TableConfig& config) {
   }
 }
 
-absl::StatusOr<Initializer> ParseInitializer(const v1::TableConfig& config) {
+absl::StatusOr<Initializer> ParseInitializer(const v1::TableConfig& config, RowType storage) {
   constexpr double kHashedBound = 0.01;
   const v1::InitializerConfig& initializer = config.initializer();
   const bool bounded = config.kind_case() == v1::TableConfig::kBoundedRows;
@@ -183,6 +183,14 @@ absl::StatusOr<Initializer> ParseInitializer(const v1::TableConfig& config) {
       break;
   }
   if (!check.status().ok()) return check.status();
+  // Every initial weight is a number of the storage's. No normal number that is drawn here is 10 deviations out.
+  const double largest = storage == RowType::kFloat16 ? 65504 : 3e38;
+  const double scale_max = result.kind == InitializerKind::kNormal ? largest / 10 : largest;
+  if (std::fabs(result.scale) > scale_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table \"", config.name(), "\": initializer of ", result.scale, " is beyond ", scale_max,
+                     ", where its weights would leave the range of ", RowTypeName(storage)));
+  }
   return result;
 }
 
@@ -277,8 +285,8 @@ absl::StatusOr<TableSpec> ParseTableConfig(const v1::TableConfig& config, uint64
         "table \"", name, "\": optimizer is missing; for example optimizer { learning_rate: 0.01 adagrad {} }"));
   }
   ASSIGN_OR_RETURN(spec.optimizer, ParseOptimizer(name, config.optimizer()));
-  ASSIGN_OR_RETURN(spec.initializer, ParseInitializer(config));
   ASSIGN_OR_RETURN(spec.storage, ParseStorage(config));
+  ASSIGN_OR_RETURN(spec.initializer, ParseInitializer(config, spec.storage));
   ASSIGN_OR_RETURN(spec.admission, ParseAdmission(config));
   ASSIGN_OR_RETURN(spec.eviction, ParseEviction(config));
   spec.seed = RandomBits(job_seed, HashBytes(name));

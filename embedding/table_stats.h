@@ -19,8 +19,8 @@ struct TableStats {
   uint64_t written_in_background = 0;
   uint64_t written_in_line = 0;
   uint64_t cold_reads = 0;  // Rows read from the cold tier, since the start.
-  uint64_t saturated_weights =
-      0;  // Weights beyond the range of a 16-bit storage, since the start: made its largest number.
+  // Weights that left the range of the table's storage, since the start: made its largest number.
+  uint64_t saturated_weights = 0;
 
   // Decisions of tables with admission or eviction, since the start.
   uint64_t admitted = 0;           // Rows made for ids that were admitted.

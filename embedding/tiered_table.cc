@@ -158,7 +158,6 @@ class TieredTable final : public Table {
     stats.rows = rows_.load(std::memory_order_relaxed);
     stats.evictions = write_back_.evictions();
     stats.cold_reads = cold_reads_.load(std::memory_order_relaxed);
-    stats.saturated_weights = saturated_.value();
     if (ledger_ != nullptr) stats.dram_bytes += ledger_->bytes();
     AddDecisionsTo(&stats);
     return stats;
@@ -167,6 +166,7 @@ class TieredTable final : public Table {
   void AddDecisionsTo(TableStats* stats) const override {
     if (ledger_ != nullptr) ledger_->AddDecisionsTo(stats);
     write_back_.AddWritesTo(stats);
+    stats->saturated_weights += saturated_.value();
   }
 
  private:

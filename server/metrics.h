@@ -23,6 +23,10 @@ struct ServerMetrics {
     saturated_values = metrics->AddCounter("sparrow_server_saturated_values_total",
                                            "Numbers of pulled rows beyond the range of the 16-bit type asked for, "
                                            "answered as its largest; a rise means that weights grow without bound.");
+    saturated_weights = metrics->AddCounter(
+        "sparrow_server_saturated_weights_total",
+        "Weights that an update or the initializer drove beyond the range of their table's storage, stored as its "
+        "largest number (a NaN as it is); a rise means that weights grow without bound: lower the learning rate.");
     steps_applied = metrics->AddCounter("sparrow_server_steps_applied_total",
                                         "Steps whose pushes were applied; standing still, a worker is missing.");
     duplicate_parts =
@@ -96,12 +100,13 @@ struct ServerMetrics {
     evicted_capacity.Add(static_cast<double>(now.evicted_capacity - before.evicted_capacity));
     written_in_background.Add(static_cast<double>(now.written_in_background - before.written_in_background));
     written_in_line.Add(static_cast<double>(now.written_in_line - before.written_in_line));
+    saturated_weights.Add(static_cast<double>(now.saturated_weights - before.saturated_weights));
   }
 
   Counter rows_pulled, rows_pulled_ahead, rows_pending, rows_pushed, received_bytes, sent_bytes, saturated_values,
       steps_applied, duplicate_parts;
   Counter admitted, not_admitted, dropped_gradients, evicted_ttl, evicted_capacity;  // Once a step,
-  Counter written_in_background, written_in_line;                                    // these too.
+  Counter written_in_background, written_in_line, saturated_weights;                 // these too.
   Histogram apply_seconds;
   Gauge waiting_pulls, jobs;
   Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;

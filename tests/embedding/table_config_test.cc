@@ -194,6 +194,13 @@ TEST(TableConfig, BadInitialValuesAreRefused) {
               HasSubstr("uniform_by_rows is false"));
   EXPECT_THAT(ErrorAfter([](auto* c) { c->mutable_initializer()->set_uniform_bound(-1); }),
               HasSubstr("uniform_bound is -1"));
+  EXPECT_THAT(ErrorAfter([](auto* c) { c->mutable_initializer()->set_normal_stddev(3.4e38); }),
+              HasSubstr("initializer of 3.4e+38 is beyond 3e+37, where its weights would leave the range of float32"));
+  EXPECT_THAT(ErrorAfter([](auto* c) {
+                c->set_storage(v1::FLOAT16);
+                c->mutable_initializer()->set_constant(-1e6);
+              }),
+              HasSubstr("initializer of -1e+06 is beyond 65504"));
   EXPECT_THAT(ErrorAfter([](auto* c) { c->mutable_initializer()->set_normal_stddev(NAN); }),
               HasSubstr("normal_stddev is nan"));
   EXPECT_THAT(ErrorAfter([](auto* c) { c->mutable_initializer()->set_constant(INFINITY); }),

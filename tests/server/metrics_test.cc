@@ -115,6 +115,15 @@ TEST_F(ServerMetricsTest, AdmissionAndEviction) {
   EXPECT_EQ(step(4, {}), Expected{});
 }
 
+TEST_F(ServerMetricsTest, WeightsBeyondTheRangeOfTheirStorage) {
+  job_.workers = 1;
+  job_.tables[0].set_storage(v1::FLOAT16);
+  ASSERT_TRUE(server_.Open(job_).ok());
+  const auto moved = Moved([&] { ASSERT_TRUE(server_.Push(job_.Push(0, {{0, {3}, {-7e5f, 1, 7e5f, 1}}})).ok()); });
+  EXPECT_EQ(moved.at("saturated_weights_total"), 2);
+  EXPECT_EQ(moved.count("saturated_values_total"), 0u);
+}
+
 TEST_F(ServerMetricsTest, RowsWrittenToDiskByWhoWroteThem) {
   TestShard small(uint64_t{64} << 20, /*memory_bytes=*/8 << 20);
   job_.workers = 1;
