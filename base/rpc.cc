@@ -1,12 +1,22 @@
 #include "base/rpc.h"
 
 #include <grpc/support/log.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 
 namespace sparrow {
 
@@ -81,8 +91,45 @@ class QuietGrpcLog {
 
 }  // namespace
 
+namespace {
+
+// Whether a server may make its socket at `path`. gRPC would remove one that another program serves, and that program
+// would never know.
+absl::Status CheckSocketPath(const std::string& path) {
+  const auto refused = [&](const auto&... why) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": ", why...));
+  };
+  sockaddr_un address{};
+  if (path.size() >= sizeof(address.sun_path)) {
+    return refused("the path has ", path.size(), " bytes, a socket's has at most ", sizeof(address.sun_path) - 1);
+  }
+  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+  std::error_code error;
+  if (!std::filesystem::is_directory(parent, error)) return refused(parent.string(), " is not a directory");
+  struct stat found;
+  if (lstat(path.c_str(), &found) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : refused(std::strerror(errno));
+  }
+  if (!S_ISSOCK(found.st_mode)) return refused("something else than a socket is there; choose another path");
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return refused(std::strerror(errno));
+  const absl::Cleanup close_it = [fd] { close(fd); };
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN) {
+    return refused("another program listens there; stop it, or choose another path");
+  }
+  // A socket that nobody serves is what a program that was killed leaves.
+  return errno == ECONNREFUSED ? absl::OkStatus() : refused(std::strerror(errno));
+}
+
+}  // namespace
+
 absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address, const std::vector<grpc::Service*>& services,
                                                 Traffic traffic) {
+  absl::string_view socket_path = address;
+  const bool is_unix = absl::ConsumePrefix(&socket_path, "unix:");
+  if (is_unix) RETURN_IF_ERROR(CheckSocketPath(std::string(socket_path)));
   grpc::ServerBuilder builder;
   if (traffic == Traffic::kRows) {
     for (const Argument& argument : kForRows) builder.AddChannelArgument(argument.name, argument.value);
@@ -101,8 +148,10 @@ absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address, cons
     const QuietGrpcLog quiet;
     listening.server = builder.BuildAndStart();
   }
-  const bool is_unix = absl::StartsWith(address, "unix:");
   if (listening.server == nullptr || (!address.empty() && !is_unix && port == 0)) {
+    if (is_unix) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", address, "; may this user write there?"));
+    }
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", address, ": the port is in use, or the host is not this machine's; choose ",
                      "another port (0: a free one), or name a host or address of this machine"));

@@ -49,7 +49,7 @@ struct ListeningServer {
 
 // Starts serving on HOST:PORT, unix:PATH, or, for an empty address, on no socket at all (InProcessChannel only).
 // Unavailable names the address if it is in use or not this machine's: unlike gRPC's default, two processes cannot
-// share a port.
+// share a port, nor does one take another's Unix socket away; one that a killed program left is replaced.
 absl::StatusOr<ListeningServer> StartGrpcServer(const std::string& address, const std::vector<grpc::Service*>& services,
                                                 Traffic traffic = Traffic::kControl);
 

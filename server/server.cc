@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/base/call_once.h"
@@ -26,9 +27,12 @@ constexpr absl::Duration kCallsEndWithin = absl::Seconds(2);  // After Stop, bef
 absl::StatusOr<std::string> Advertised(const ServerOptions& options, const std::string& bound) {
   if (!options.advertise.empty()) return options.advertise;
   if (bound.empty()) return absl::InvalidArgumentError("a server without --listen needs --advertise, its name");
+  if (absl::StartsWith(bound, "unix:")) {
+    return absl::StrCat("unix:", std::filesystem::absolute(bound.substr(5)).string());  // Workers start elsewhere.
+  }
   const size_t colon = bound.rfind(':');
   const std::string host = bound.substr(0, colon);
-  if (absl::StartsWith(bound, "unix:") || (host != "0.0.0.0" && host != "[::]" && host != "*")) return bound;
+  if (host != "0.0.0.0" && host != "[::]" && host != "*") return bound;
   ASSIGN_OR_RETURN(const std::string own, LocalHostTowards(options.coordinator));
   return absl::StrCat(own, bound.substr(colon));
 }

@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
 
 #include "absl/time/clock.h"
 #include "sparrow/v1/coordinator.grpc.pb.h"
@@ -54,6 +59,42 @@ TEST(Rpc, UnixSocketsAndNoSocketWork) {
   const auto none = StartGrpcServer("", {&other});
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ(none->address, "");
+}
+
+TEST(Rpc, AUnixSocketIsNotTakenFromWhoServesItAndOneThatIsLeftIsReplaced) {
+  TemporaryDirectory directory;
+  const std::string path = directory.File("socket");
+  AnyService service;
+  AnyService other;
+  {
+    const auto server = StartGrpcServer("unix:" + path, {&service});
+    ASSERT_TRUE(server.ok()) << server.status();
+    const auto second = StartGrpcServer("unix:" + path, {&other});
+    ASSERT_TRUE(absl::IsUnavailable(second.status())) << second.status();
+    EXPECT_THAT(std::string(second.status().message()), HasSubstr(path + ": another program listens there"));
+    const auto channel = MakeChannel("unix:" + path);
+    EXPECT_TRUE(WaitForChannel(channel.get(), "test", path, absl::Seconds(20)).ok());
+  }
+  sockaddr_un left{};
+  left.sun_family = AF_UNIX;
+  std::strncpy(left.sun_path, path.c_str(), sizeof(left.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&left), sizeof(left)), 0);
+  close(fd);  // The file stays.
+  AnyService third;
+  const auto again = StartGrpcServer("unix:" + path, {&third});
+  EXPECT_TRUE(again.ok()) << again.status();
+}
+
+TEST(Rpc, AUnixPathThatCannotBeASocketIsRefusedByName) {
+  TemporaryDirectory directory;
+  AnyService service;
+  const auto error = [&](const std::string& path) {
+    return std::string(StartGrpcServer("unix:" + path, {&service}).status().message());
+  };
+  EXPECT_THAT(error(directory.path()), HasSubstr("something else than a socket is there"));
+  EXPECT_THAT(error(directory.File("no/socket")), HasSubstr(directory.File("no") + " is not a directory"));
+  EXPECT_THAT(error(directory.File(std::string(120, 'x'))), HasSubstr("a socket's has at most 107"));
 }
 
 TEST(Rpc, NobodyThereIsUnavailableAfterTheTimeoutAndNamed) {
