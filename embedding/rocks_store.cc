@@ -51,6 +51,15 @@ Key RowKeyOf(const rocksdb::Slice& bytes) {
 
 rocksdb::Slice AsSlice(const RocksKey& key) { return {key.data(), key.size()}; }
 
+// What a read of several keys needs.
+constexpr size_t kReadAtOnce = 256;
+struct ReadRoom {
+  std::array<RocksKey, kReadAtOnce> keys;
+  std::array<rocksdb::Slice, kReadAtOnce> slices;
+  std::array<rocksdb::PinnableSlice, kReadAtOnce> values;
+  std::array<rocksdb::Status, kReadAtOnce> statuses;
+};
+
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view verb, absl::string_view directory) {
   if (status.ok()) return absl::OkStatus();
   const std::string message = absl::StrCat("cold store ", directory, ": cannot ", verb, ": ", status.ToString(),
@@ -176,34 +185,42 @@ class RocksTable final : public ColdTable {
     // In the order of the files, and so few at a time that the blocks they lie in, which stay in memory until they are
     // copied from, are few too.
     struct Wanted {
-      RocksKey rocks_key;
+      uint32_t bucket;
       uint32_t position;
+      Key key;
+      bool operator<(const Wanted& other) const {  // As their RocksKeys.
+        return bucket != other.bucket ? bucket < other.bucket : key < other.key;
+      }
     };
     std::vector<Wanted> wanted(keys.size());
-    for (uint32_t i = 0; i < keys.size(); ++i) wanted[i] = {MakeRocksKey(number_, BucketOf(keys[i]), keys[i]), i};
-    std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) {
-      return std::memcmp(a.rocks_key.data(), b.rocks_key.data(), kKeyBytes) < 0;
-    });
-    constexpr size_t kAtOnce = 256;
-    std::array<rocksdb::Slice, kAtOnce> slices;
-    std::array<rocksdb::PinnableSlice, kAtOnce> values;
-    std::array<rocksdb::Status, kAtOnce> statuses;
+    for (uint32_t i = 0; i < keys.size(); ++i) wanted[i] = {BucketOf(keys[i]), i, keys[i]};
+    std::sort(wanted.begin(), wanted.end());
+    // Of the thread, because making and ending so many takes longer than a short batch.
+    static thread_local ReadRoom room;
+    const auto record_at = [&](uint32_t position) { return records.data() + position * record_bytes_; };
     const rocksdb::ReadOptions options = PointReadOptions();
-    for (size_t begin = 0; begin < wanted.size(); begin += kAtOnce) {
+    for (size_t begin = 0; begin < wanted.size(); begin += kReadAtOnce) {
       const std::span<const Wanted> some =
-          std::span<const Wanted>(wanted).subspan(begin).first(std::min(kAtOnce, wanted.size() - begin));
-      for (size_t i = 0; i < some.size(); ++i) slices[i] = AsSlice(some[i].rocks_key);
-      store_->db()->MultiGet(options, store_->db()->DefaultColumnFamily(), some.size(), slices.data(), values.data(),
-                             statuses.data(), /*sorted_input=*/true);
+          std::span<const Wanted>(wanted).subspan(begin).first(std::min(kReadAtOnce, wanted.size() - begin));
       for (size_t i = 0; i < some.size(); ++i) {
-        const uint32_t position = some[i].position;
-        found[position] = statuses[i].ok() ? 1 : 0;
-        if (statuses[i].IsNotFound()) continue;
-        RETURN_IF_ERROR(FromRocks(statuses[i], absl::StrCat("read key ", keys[position]), store_->directory()));
-        RETURN_IF_ERROR(CheckSize(keys[position], values[i]));
-        std::memcpy(records.data() + position * record_bytes_, values[i].data(), record_bytes_);
-        values[i].Reset();
+        room.keys[i] = MakeRocksKey(number_, some[i].bucket, some[i].key);
+        room.slices[i] = AsSlice(room.keys[i]);
       }
+      store_->db()->MultiGet(options, store_->db()->DefaultColumnFamily(), some.size(), room.slices.data(),
+                             room.values.data(), room.statuses.data(), /*sorted_input=*/true);
+      absl::Status error;
+      for (size_t i = 0; i < some.size(); ++i) {
+        const rocksdb::Status& status = room.statuses[i];
+        found[some[i].position] = status.ok() ? 1 : 0;
+        if (status.ok()) {
+          error.Update(CheckSize(some[i].key, room.values[i]));
+          if (error.ok()) std::memcpy(record_at(some[i].position), room.values[i].data(), record_bytes_);
+        } else if (!status.IsNotFound()) {
+          error.Update(FromRocks(status, absl::StrCat("read key ", some[i].key), store_->directory()));
+        }
+        room.values[i].Reset();
+      }
+      RETURN_IF_ERROR(error);
     }
     return absl::OkStatus();
   }
