@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dense/dense_update.h"
 #include "sparrow/v1/table.pb.h"
 
 namespace sparrow {
@@ -20,12 +21,7 @@ class DenseOptimizer {
  public:
   virtual ~DenseOptimizer() = default;
 
-  // One update. The gradient is gradients[i] * gradient_scale; the learning rate is the configured one times
-  // learning_rate_factor.
-  struct StepOptions {
-    double gradient_scale = 1;
-    double learning_rate_factor = 1;
-  };
+  using StepOptions = DenseStepOptions;
   // REQUIRES: both spans have the size the optimizer was made with.
   virtual void Step(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) = 0;
 
@@ -44,7 +40,11 @@ class DenseOptimizer {
   uint64_t updates_ = 0;
 };
 
-// InvalidArgument names the field; a kind that is for tables only is refused by name.
+// The configuration as plain numbers, which the CUDA half takes. InvalidArgument names the field; a kind that is for
+// tables only is refused by name.
+absl::StatusOr<DenseRule> DenseRuleOf(const v1::OptimizerConfig& config);
+
+// Errors as DenseRuleOf.
 absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size);
 
 }  // namespace sparrow
