@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "base/check.h"
@@ -20,11 +19,9 @@ double BceWithLogitsCpu(std::span<const float> logits, std::span<const float> la
     for (int64_t block = begin; block < end; ++block) {
       double sum = 0;
       for (int64_t i = block * kBlock; i < std::min(n, (block + 1) * kBlock); ++i) {
-        const double z = logits[i];
-        const double y = labels[i];
-        const double e = std::exp(-std::abs(z));  // In (0, 1].
-        sum += (z > 0 ? z : 0) - z * y + std::log1p(e);
-        logit_gradients[i] = static_cast<float>((z >= 0 ? 1 : e) / (1 + e) - y);
+        const BceTerm term = BceTermOf(logits[i], labels[i]);
+        sum += term.loss;
+        logit_gradients[i] = term.gradient;
       }
       sums[block] = sum;
     }

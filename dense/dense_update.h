@@ -28,7 +28,7 @@ struct DenseRule {
 };
 
 // Numbers of state beside each parameter.
-constexpr int DenseStates(DenseOptimizerKind kind) {
+SPARROW_HOST_DEVICE constexpr int DenseStates(DenseOptimizerKind kind) {
   switch (kind) {
     case DenseOptimizerKind::kSgd:
       return 0;

@@ -1,0 +1,75 @@
+// The twins of dense/gradient_norm.h.
+
+#include "dense/gradient_norm_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/dense/double_reference.h"
+#include "tests/dense/gpu_support.h"
+
+namespace sparrow {
+namespace {
+
+using testing::Download;
+using testing::RandomFloats;
+using testing::Upload;
+
+// Both halves add squares in double precision, in different orders: at most some thousand additions after each other.
+constexpr double kTolerance = 1e-12;
+
+class GradientNormGpuTest : public testing::OnGpu<> {
+ protected:
+  GradientClip NormOf(const std::vector<float>& gradients, double gradient_scale, const ClipOptions& options) {
+    const auto device = Upload(gradients, stream_);
+    const auto step = Upload(std::vector<DenseStepOptions>{{.gradient_scale = gradient_scale}}, stream_);
+    auto clip = Upload(std::vector<GradientClip>{{-1, -1}}, stream_);
+    GradientNormGpu(device.data(), static_cast<int64_t>(gradients.size()), step.data(), options, sums_->data(),
+                    clip.data(), stream_);
+    return Download(clip, stream_)[0];
+  }
+
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    sums_ = MakeGridSums(stream_);
+    ASSERT_TRUE(sums_.has_value());
+  }
+
+  const Stream& stream() { return stream_; }
+
+ private:
+  const Stream stream_;
+  std::optional<DeviceBuffer<GridSums>> sums_;
+};
+
+TEST_F(GradientNormGpuTest, EqualsTheCpuHalfAndItself) {
+  // The last: several vectors a thread, and a tail.
+  for (size_t n : {0, 1, 2, 3, 4, 5, 31, 32, 33, 257, 70'001, 5'000'003}) {
+    const std::vector<float> gradients = RandomFloats(n + 11, n);
+    const ClipOptions options{.max_norm = 2, .eps = 0.25};
+    const GradientClip expected = GradientNormCpu(gradients, 0.375, options);
+    const GradientClip clip = NormOf(gradients, 0.375, options);
+    EXPECT_NEAR(clip.norm, expected.norm, kTolerance * expected.norm) << n;
+    EXPECT_NEAR(clip.scale, expected.scale, kTolerance * expected.scale) << n;
+    const GradientClip again = NormOf(gradients, 0.375, options);
+    EXPECT_EQ(clip.norm, again.norm) << n << ": two runs must agree bit for bit";
+    EXPECT_EQ(clip.scale, again.scale) << n;
+  }
+}
+
+TEST_F(GradientNormGpuTest, NanIsNotHidden) {
+  for (const size_t at : {0, 1000, 1026}) {
+    std::vector<float> gradients = RandomFloats(1, 1027);
+    gradients[at] = std::numeric_limits<float>::quiet_NaN();
+    const GradientClip clip = NormOf(gradients, 1, {.max_norm = 1});
+    EXPECT_TRUE(std::isnan(clip.norm)) << at;
+    EXPECT_TRUE(std::isnan(clip.scale)) << at;
+  }
+}
+
+}  // namespace
+}  // namespace sparrow
