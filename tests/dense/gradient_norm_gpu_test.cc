@@ -24,26 +24,16 @@ constexpr double kTolerance = 1e-12;
 class GradientNormGpuTest : public testing::OnGpu<> {
  protected:
   GradientClip NormOf(const std::vector<float>& gradients, double gradient_scale, const ClipOptions& options) {
-    const auto device = Upload(gradients, stream_);
-    const auto step = Upload(std::vector<DenseStepOptions>{{.gradient_scale = gradient_scale}}, stream_);
-    auto clip = Upload(std::vector<GradientClip>{{-1, -1}}, stream_);
-    GradientNormGpu(device.data(), static_cast<int64_t>(gradients.size()), step.data(), options, sums_->data(),
-                    clip.data(), stream_);
-    return Download(clip, stream_)[0];
+    const Stream stream;
+    const auto device = Upload(gradients, stream);
+    const auto step = Upload(std::vector<DenseStepOptions>{{.gradient_scale = gradient_scale}}, stream);
+    auto clip = Upload(std::vector<GradientClip>{{-1, -1}}, stream);
+    auto sums = MakeGridSums(stream);
+    CHECK(sums.has_value());
+    GradientNormGpu(device.data(), static_cast<int64_t>(gradients.size()), step.data(), options, sums->data(),
+                    clip.data(), stream);
+    return Download(clip, stream)[0];
   }
-
-  void SetUp() override {
-    OnGpu::SetUp();
-    if (IsSkipped()) return;
-    sums_ = MakeGridSums(stream_);
-    ASSERT_TRUE(sums_.has_value());
-  }
-
-  const Stream& stream() { return stream_; }
-
- private:
-  const Stream stream_;
-  std::optional<DeviceBuffer<GridSums>> sums_;
 };
 
 TEST_F(GradientNormGpuTest, EqualsTheCpuHalfAndItself) {
