@@ -12,8 +12,8 @@ namespace {
 using Kind = DenseOptimizerKind;
 
 constexpr int kBlock = 256;
-constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kUnroll = 2;  // Vectors of four a thread has on their way at a time.
+constexpr int kBlocksPerMultiprocessor = 4;  // At least; leaves 64 registers a thread.
+constexpr int kUnroll = 2;                   // Vectors of four elements a thread.
 
 struct Arguments {
   DenseRule rule;
@@ -30,7 +30,7 @@ __device__ uint16_t Rounded(float value) {
   return __half_as_ushort(__float2half_rn(value));
 }
 
-// What a thread holds of each array: kUnroll vectors, kBlock vectors apart.
+// What a thread holds of each array: vector `begin` and those kBlock, 2 kBlock, ... vectors further on.
 template <Kind kKind, WeightCopy kCopy>
 class Piece {
  public:
@@ -77,7 +77,7 @@ class Piece {
   float4 gradients_[kUnroll] = {}, weights_[kUnroll] = {}, first_[kUnroll] = {}, second_[kUnroll] = {};
 };
 
-// A block takes kUnroll * kBlock vectors of four elements, then those a whole grid further on; the last size % 4
+// A block takes kUnroll * kBlock consecutive vectors of four elements, its threads one each in turn; the last size % 4
 // elements are the first block's. Bytes moved: 12 an element for SGD (gradient and weight read, weight written), 8 more
 // for each state, 2 more for a copy. Bound by HBM.
 //
@@ -89,8 +89,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
   __shared__ DenseScalars shared_scalars;
   __shared__ bool shared_skip;
   const int64_t vectors = a.size / 4;
-  const int64_t stride = int64_t{gridDim.x} * kBlock * kUnroll;
-  int64_t begin = int64_t{blockIdx.x} * kBlock * kUnroll + threadIdx.x;
+  const int64_t begin = int64_t{blockIdx.x} * kBlock * kUnroll + threadIdx.x;
   Piece<kKind, kCopy> piece;
   piece.Load(a, begin);  // Before the barrier, so that the memory works meanwhile.
 
@@ -112,12 +111,8 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
   }
   const DenseScalars scalars = shared_scalars;
 
-  while (begin < vectors) {
-    piece.Update(scalars);
-    piece.Store(a, begin);
-    begin += stride;
-    piece.Load(a, begin);
-  }
+  piece.Update(scalars);
+  piece.Store(a, begin);
   if (blockIdx.x == 0 && threadIdx.x < a.size % 4) {
     const int64_t i = vectors * 4 + threadIdx.x;
     float none = 0;
@@ -139,18 +134,10 @@ __global__ void __launch_bounds__(kBlock) FillKernel(float value, int64_t size, 
   if (i < size) values[i] = value;
 }
 
-int64_t Multiprocessors() {
-  int device = 0, count = 0;
-  CHECK_CUDA(cudaGetDevice(&device));
-  CHECK_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
 template <Kind kKind>
 void LaunchStep(const Arguments& a, const Stream& stream) {
   // At least one block, which counts the update.
-  const int64_t pieces = (a.size / 4 + kBlock * kUnroll - 1) / (kBlock * kUnroll);
-  const int64_t grid = std::clamp<int64_t>(pieces, 1, Multiprocessors() * kBlocksPerMultiprocessor);
+  const int64_t grid = std::max<int64_t>(1, (a.size / 4 + kBlock * kUnroll - 1) / (kBlock * kUnroll));
   switch (a.step.copy_type) {
     case WeightCopy::kNone:
       return Launch(StepKernel<kKind, WeightCopy::kNone>, grid, kBlock, stream, a);

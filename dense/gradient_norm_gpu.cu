@@ -6,21 +6,27 @@ namespace sparrow {
 namespace {
 
 constexpr int kBlock = 256;
+constexpr int kUnroll = 4;  // Vectors a thread has on their way at a time.
 
 __device__ double Square(float value) { return static_cast<double>(value) * value; }
 
-// Thread t of the grid takes vectors of four, t, t + threads, t + 2 threads, ..., and the first three threads the last
-// size % 4 elements. Bytes moved: 4 an element, read. Bound by HBM.
+// Thread t of the grid takes vectors of four elements, t, t + threads, t + 2 threads, ..., and the first threads one
+// each of the last size % 4 elements. Bytes moved: 4 an element, read. Bound by HBM.
 __global__ void __launch_bounds__(kBlock)
     GradientNormKernel(const float* __restrict__ gradients, int64_t size, const DenseStepOptions* step,
                        ClipOptions options, GridSums* sums, GradientClip* clip) {
   const int64_t thread = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const int64_t threads = int64_t{gridDim.x} * kBlock;
   const int64_t vectors = size / 4;
   double sum = 0;
-#pragma unroll 4
-  for (int64_t i = thread; i < vectors; i += int64_t{gridDim.x} * kBlock) {
-    const float4 v = reinterpret_cast<const float4*>(gradients)[i];
-    sum += (Square(v.x) + Square(v.y)) + (Square(v.z) + Square(v.w));
+  for (int64_t i = thread; i < vectors; i += kUnroll * threads) {
+    float4 values[kUnroll] = {};
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (i + u * threads < vectors) values[u] = reinterpret_cast<const float4*>(gradients)[i + u * threads];
+    }
+#pragma unroll
+    for (const float4 v : values) sum += (Square(v.x) + Square(v.y)) + (Square(v.z) + Square(v.w));
   }
   if (thread < size % 4) sum += Square(gradients[vectors * 4 + thread]);
   double total;
@@ -32,8 +38,8 @@ __global__ void __launch_bounds__(kBlock)
 void GradientNormGpu(const float* gradients, int64_t size, const DenseStepOptions* step, const ClipOptions& options,
                      GridSums* sums, GradientClip* clip, const Stream& stream) {
   CHECK_EQ(reinterpret_cast<uintptr_t>(gradients) % 16, 0u);
-  Launch(GradientNormKernel, GridSumBlocks(size / 4, kBlock), kBlock, stream, gradients, size, step, options, sums,
-         clip);
+  Launch(GradientNormKernel, GridSumBlocks(size / 4 / kUnroll, kBlock), kBlock, stream, gradients, size, step, options,
+         sums, clip);
 }
 
 }  // namespace sparrow
