@@ -89,23 +89,78 @@ absl::StatusOr<FileDigest> DigestFile(const std::string& path) {
   return digest;
 }
 
+namespace {
+
+absl::Status WriteAll(int fd, const std::string& path, absl::string_view contents) {
+  while (!contents.empty()) {
+    const ssize_t put = write(fd, contents.data(), contents.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return ErrnoStatus(errno, "write", path);
+    contents.remove_prefix(static_cast<size_t>(put));
+  }
+  return absl::OkStatus();
+}
+
+// Where a symbolic link leads, be it to a file that is not there yet; any other path as it is.
+std::string BehindLinks(const std::string& path) {
+  constexpr int kLinksMax = 40;  // As the system follows.
+  std::filesystem::path at = path;
+  std::error_code error;
+  for (int links = 0; links < kLinksMax && std::filesystem::is_symlink(at, error); ++links) {
+    const std::filesystem::path next = std::filesystem::read_symlink(at, error);
+    if (error) break;
+    at = at.parent_path() / next;  // `next` alone if it is absolute.
+  }
+  return at.string();
+}
+
+std::string DirectoryOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+// A device, a pipe, a socket.
+bool IsSpecial(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+}  // namespace
+
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
-  const std::string temporary = absl::StrCat(path, ".tmp");
+  if (IsSpecial(path)) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return ErrnoStatus(errno, "open", path);
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    return WriteAll(fd, path, contents);
+  }
+  const std::string target = BehindLinks(path);
+  const std::string temporary = absl::StrCat(target, ".tmp");
   {
     const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) return ErrnoStatus(errno, "create", temporary);
     absl::Cleanup close_fd = [fd] { close(fd); };
-    while (!contents.empty()) {
-      const ssize_t put = write(fd, contents.data(), contents.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return ErrnoStatus(errno, "write", temporary);
-      contents.remove_prefix(static_cast<size_t>(put));
-    }
+    RETURN_IF_ERROR(WriteAll(fd, temporary, contents));
     if (fsync(fd) != 0) return ErrnoStatus(errno, "sync", temporary);
   }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, "rename to", path);
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return SyncDirectory(parent.empty() ? "." : parent);
+  if (rename(temporary.c_str(), target.c_str()) != 0) return ErrnoStatus(errno, "rename to", target);
+  return SyncDirectory(DirectoryOf(target));
+}
+
+absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": is a directory; name a file"));
+  }
+  if (IsSpecial(path)) {
+    if (access(path.c_str(), W_OK) == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(flag, " ", ErrnoStatus(errno, "write", path).message()));
+  }
+  const std::string directory = DirectoryOf(BehindLinks(path));
+  if (access(directory.c_str(), W_OK) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(ErrnoStatus(errno, "write in", directory).message(), "; ", flag,
+                                                    " needs a directory that is there"));
 }
 
 absl::Status MakeDirectories(const std::string& path) {

@@ -15,7 +15,9 @@ namespace sparrow {
 // The whole file. NotFound, PermissionDenied, or FailedPrecondition (a directory) by what is wrong.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// Writes to PATH.tmp, syncs, renames to PATH and syncs the directory: readers see the old file or the whole new one.
+// Writes to PATH.tmp, syncs, renames to PATH and syncs the directory: readers see the old file or the whole new one. Of
+// a symbolic link, PATH is where it leads. What is there and no regular file (a device, a pipe) stays, and is written
+// to.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
 
 // Makes the directory and its parents. OK if it is there.
@@ -39,6 +41,10 @@ absl::StatusOr<std::vector<std::string>> MatchFiles(const std::string& root, con
 absl::Status CheckDirectory(absl::string_view flag, const std::string& path);
 // OK if `path` is a directory, or can be made as one.
 absl::Status CheckDirectoryOrNew(absl::string_view flag, const std::string& path);
+
+// Of a file that the flag `flag` names. OK if WriteFileAtomically can be expected to write it, or `path` is empty;
+// FailedPrecondition names flag and path, or the directory that is not there or cannot be written in.
+absl::Status CheckWritable(absl::string_view flag, const std::string& path);
 
 // zlib's CRC-32 of a whole file, and its size.
 struct FileDigest {

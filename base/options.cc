@@ -56,6 +56,10 @@ absl::Status SetOption(const Option& option, const std::string& text) {
           [&](const BytesFlag& target) {
             absl::StatusOr<uint64_t> bytes = ParseBytes(text);
             if (!bytes.ok()) return Annotate(bytes.status(), flag);
+            if (*bytes < target.min) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat(flag, "=\"", text, "\" is too little; at least ", FormatBytes(target.min)));
+            }
             *target.value = *bytes;
             return absl::OkStatus();
           },

@@ -23,9 +23,10 @@ struct IntFlag {
   int64_t min = std::numeric_limits<int64_t>::min();
   int64_t max = std::numeric_limits<int64_t>::max();
 };
-// A byte count with a unit (base/bytes.h).
+// A byte count with a unit (base/bytes.h), and the least that is accepted.
 struct BytesFlag {
   uint64_t* value;
+  uint64_t min = 0;
 };
 // HOST:PORT (base/address.h). Empty is refused unless it says "none".
 struct AddressFlag {

@@ -1,17 +1,12 @@
 #include "client/cli.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "base/file.h"
 #include "base/nearest.h"
 
 namespace sparrow {
@@ -110,19 +105,6 @@ std::optional<int> ParseCommandLine(const Usage& usage, const std::vector<Option
   }
   *positional = parsed->positional;
   return std::nullopt;
-}
-
-absl::Status CheckWritable(const std::string& flag, const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": is a directory; name a file"));
-  }
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string directory = parent.empty() ? "." : parent.string();
-  if (access(directory.c_str(), W_OK) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(ErrnoStatus(errno, "write in", directory).message(), "; ", flag,
-                                                    " needs a directory that is there"));
 }
 
 }  // namespace sparrow

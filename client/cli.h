@@ -44,9 +44,6 @@ int Fail(const absl::Status& status);
 std::optional<int> ParseCommandLine(const Usage& usage, const std::vector<Option>& options, const Arguments& arguments,
                                     std::vector<std::string>* positional);
 
-// OK if a file can be written at `path` (empty: nothing to write), so that it fails now and not after the training.
-absl::Status CheckWritable(const std::string& flag, const std::string& path);
-
 }  // namespace sparrow
 
 #endif  // SPARROW_CLIENT_CLI_H_

@@ -12,6 +12,7 @@
 #include "client/job_file.h"
 #include "client/predictor.h"
 #include "client/run_embedded.h"
+#include "server/shard.h"
 #include "worker/checkpoint.h"
 #include "worker/job_check.h"
 
@@ -48,7 +49,7 @@ int EvaluateCommand(const Arguments& arguments, Interrupt* interrupt) {
       {"set", &sets, "Changes the job: --set data.test.path=other.tsv. May be repeated.", false},
       {"json", &outputs.json, "Writes the summary to this file as one JSON object.", false},
       {"predictions", &predictions, "Writes every row's prediction to this file as CSV: row,label,probability.", false},
-      {"memory", BytesFlag{&cluster.memory_bytes}, "DRAM for rows; what is over goes to disk.", false},
+      {"memory", BytesFlag{&cluster.memory_bytes, kMemoryBytesMin}, "DRAM for rows; what is over goes to disk.", false},
   };
   const Usage usage{
       "sparrowctl evaluate", "CHECKPOINT",

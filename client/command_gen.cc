@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/bytes.h"
+#include "base/file.h"
 #include "client/cli.h"
 #include "client/click_log.h"
 

@@ -9,6 +9,7 @@
 #include "client/cli.h"
 #include "client/job_file.h"
 #include "client/predictor.h"
+#include "server/shard.h"
 #include "worker/checkpoint.h"
 #include "worker/job_check.h"
 
@@ -37,7 +38,8 @@ int PredictCommand(const Arguments& arguments, Interrupt* interrupt) {
       {"to", &to, "The file to write.", true},
       {"data-root", &prediction.data_root, "Directory that the job's files lie under.", false},
       {"set", &sets, "Changes the job: --set data.test.path=other.tsv. May be repeated.", false},
-      {"memory", BytesFlag{&prediction.memory_bytes}, "DRAM for rows; what is over goes to disk.", false},
+      {"memory", BytesFlag{&prediction.memory_bytes, kMemoryBytesMin}, "DRAM for rows; what is over goes to disk.",
+       false},
   };
   const Usage usage{
       "sparrowctl predict", "CHECKPOINT",

@@ -9,6 +9,7 @@
 #include "client/follow_job.h"
 #include "client/job_file.h"
 #include "client/run_embedded.h"
+#include "server/shard.h"
 #include "worker/job_check.h"
 
 namespace sparrow {
@@ -33,8 +34,8 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
       {"workers", IntFlag{&workers, 0, 1024}, "Workers in this process; 0: the job's cluster.workers, or one.", false},
       {"servers", IntFlag{&servers, 0, 1024},
        "Parameter servers in this process; 0: the job's cluster.servers, or one.", false},
-      {"memory", BytesFlag{&cluster.memory_bytes}, "DRAM for the rows of each server; what is over goes to disk.",
-       false},
+      {"memory", BytesFlag{&cluster.memory_bytes, kMemoryBytesMin},
+       "DRAM for the rows of each server; what is over goes to disk.", false},
       {"disk", BytesFlag{&cluster.disk_bytes},
        "Disk for the rows of each server: half for them, half for merging their files; a job that needs more fails. 0: no limit.", false},
       {"checkpoint-root", &cluster.checkpoint_root, "Directory that checkpoints are written under.", false},

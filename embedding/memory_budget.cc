@@ -40,4 +40,19 @@ void MemoryBudget::AskLargest(const Holder* holder) {
   largest->GiveBack(largest_bytes / kShare);
 }
 
+void MemoryBudget::AskForRoom() {
+  constexpr uint64_t kShare = 64;  // Of all that is held: of a smaller holder a sweep is not worth it.
+  absl::MutexLock lock(&mu_);
+  const int64_t over = used() - static_cast<int64_t>(bytes_max_);
+  if (over <= 0) return;
+  uint64_t all = 0;
+  for (const Holder* holder : holders_) all += holder->HeldBytes();
+  for (Holder* holder : holders_) {
+    const uint64_t held = holder->HeldBytes();
+    if (held == 0 || held < all / kShare) continue;
+    const double share = std::min(0.5, static_cast<double>(over) / static_cast<double>(all));
+    holder->GiveBack(static_cast<uint64_t>(share * static_cast<double>(held)));
+  }
+}
+
 }  // namespace sparrow

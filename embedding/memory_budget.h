@@ -46,6 +46,10 @@ class MemoryBudget {
   // lock that a holder needs.
   void AskLargest(const Holder* holder);
 
+  // If more is used than there is, because somebody took memory whatever the limit: asks the holders to give it back,
+  // each according to what it holds. The caller holds no lock that a holder needs.
+  void AskForRoom();
+
  private:
   const uint64_t bytes_max_;
 

@@ -9,13 +9,21 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/room.h"
+#include "server/call_memory.h"
 
 namespace sparrow {
 
-// Buffers that are used again: fresh pages cost more than what is done with them. As many are kept as were in use at
-// once. Thread-safe.
+// Buffers that are used again: fresh pages cost more than what is done with them. Thread-safe.
 class FloatBuffers {
  public:
+  // `memory`, in which those that are kept count, outlives this.
+  explicit FloatBuffers(CallMemory* memory) : memory_(*memory) {}
+  FloatBuffers(const FloatBuffers&) = delete;
+  FloatBuffers& operator=(const FloatBuffers&) = delete;
+  ~FloatBuffers() {
+    for (const auto& buffer : free_) memory_.Unkeep(kKind, Bytes(*buffer));
+  }
+
   // At least n floats, of any value.
   std::unique_ptr<std::vector<float>> Take(size_t n) {
     std::unique_ptr<std::vector<float>> buffer;
@@ -24,6 +32,7 @@ class FloatBuffers {
       if (!free_.empty()) {
         buffer = std::move(free_.back());
         free_.pop_back();
+        memory_.Unkeep(kKind, Bytes(*buffer));
       }
     }
     if (buffer == nullptr) buffer = std::make_unique<std::vector<float>>();
@@ -31,11 +40,17 @@ class FloatBuffers {
     return buffer;
   }
   void Return(std::unique_ptr<std::vector<float>> buffer) {
+    if (!memory_.Keep(kKind, Bytes(*buffer))) return;
     absl::MutexLock lock(&mu_);
     free_.push_back(std::move(buffer));
   }
 
  private:
+  static constexpr CallMemory::Kind kKind = CallMemory::Kind::kFloats;
+  static uint64_t Bytes(const std::vector<float>& buffer) { return buffer.capacity() * sizeof(float); }
+
+  CallMemory& memory_;
+
   absl::Mutex mu_;
   std::vector<std::unique_ptr<std::vector<float>>> free_ ABSL_GUARDED_BY(mu_);
 };

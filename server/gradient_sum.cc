@@ -38,6 +38,15 @@ uint32_t Find(std::span<const uint32_t> slots, std::span<const Key> keys, uint32
 
 }  // namespace
 
+uint64_t GradientSum::BytesFor(uint64_t rows, uint32_t dim) {
+  // The first source moves to where there is room for the sum; slots_ has up to four entries a row.
+  return rows * (dim * sizeof(float) + 2 * sizeof(Key) + 5 * sizeof(uint32_t));
+}
+
+uint64_t GradientSum::kept_bytes() const {
+  return keys_.capacity() * sizeof(Key) + (slots_.capacity() + target_.capacity()) * sizeof(uint32_t);
+}
+
 void GradientSum::Add(std::span<RowGradients* const> sources, uint32_t dim) {
   CHECK(!sources.empty());
   if (sources.size() == 1) return;
@@ -64,7 +73,10 @@ void GradientSum::Add(std::span<RowGradients* const> sources, uint32_t dim) {
     }
   }
   const size_t first_rows = sum.gradients.size() / dim;
-  sum.gradients.resize(sum.keys.size() * dim);
+  // Not to twice as much, as a vector grows of itself; a little more, because the next step's sum may be larger.
+  const size_t floats = sum.keys.size() * dim;
+  if (sum.gradients.capacity() < floats) sum.gradients.reserve(floats + floats / 16);
+  sum.gradients.resize(floats);
   // Each thread owns a range of the sum and walks over all rows in order.
   ParallelFor(static_cast<int64_t>(sum.keys.size()), std::max<int64_t>(1, kGrainFloats / dim),
               [&](int64_t begin, int64_t end) {

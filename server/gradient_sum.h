@@ -15,6 +15,8 @@ namespace sparrow {
 struct RowGradients {
   std::vector<Key> keys;         // [n], unique.
   std::vector<float> gradients;  // [n, dim]
+
+  uint64_t bytes() const { return keys.capacity() * sizeof(Key) + gradients.capacity() * sizeof(float); }
 };
 
 // Reusable. Not thread-safe; uses all cores itself if there are many rows.
@@ -24,6 +26,10 @@ class GradientSum {
   // the number of threads. Keys that sources[0] lacks are appended in order of first appearance. REQUIRES: at least one
   // source; dim > 0; fewer than 2^31 rows in all.
   void Add(std::span<RowGradients* const> sources, uint32_t dim);
+
+  // What Add takes, beside its sources, for so many rows of all of them, at most; and what is kept of it.
+  static uint64_t BytesFor(uint64_t rows, uint32_t dim);
+  uint64_t kept_bytes() const;
 
  private:
   std::vector<Key> keys_;         // [n]: of all sources, one after the other.

@@ -30,15 +30,24 @@ void AppendPending(const StepPulls& under_way, const v1::TableKeys& table, bool 
   }
 }
 
+uint64_t KeyBytes(const v1::PullRequest& request) {
+  uint64_t bytes = 0;
+  for (const v1::TableKeys& table : request.tables()) bytes += table.keys().size();
+  return bytes;
+}
+
 }  // namespace
 
 Job::Job(JobSpec spec, Environment environment)
     : spec_(std::move(spec)),
       environment_(std::move(environment)),
-      pool_(spec_.tables.size()),
+      pool_(spec_.tables.size(), environment_.memory.get()),
+      float_buffers_(environment_.memory.get()),
       sums_(spec_.tables.size()),
+      sums_memory_(environment_.memory->Nothing()),
       applied_(spec_.first_step),
-      pushes_(&spec_) {
+      pushes_(&spec_),
+      pushed_keys_memory_(environment_.memory->Nothing()) {
   if (!spec_.prefetch) return;
   for (uint64_t i = 0; i < 2; ++i) {
     pulls_[i] = std::make_shared<StepPulls>(applied_ + i, spec_.workers, /*expected_keys=*/0);
@@ -106,9 +115,15 @@ void Job::Pull(uint64_t id, const v1::PullRequest* request, std::span<const std:
     if (!ended_.ok()) {
       status = ended_;
     } else if (request->step() > applied_ && !CanRead(*request)) {
-      waiting_.emplace(id, WaitingPull{request, rows, response, std::move(done)});
-      environment_.metrics.waiting_pulls.Add(1);
-      return;
+      const uint64_t bytes = KeyBytes(*request);
+      if (std::optional<CallMemory::Hold> memory = environment_.memory->TryWait(bytes); memory.has_value()) {
+        waiting_.emplace(id, WaitingPull{request, rows, response, std::move(done), *std::move(memory)});
+        environment_.metrics.waiting_pulls.Add(1);
+        return;
+      }
+      status = environment_.memory->TooMuchWaits(absl::StrCat("job ", spec_.job_id, ": pull of worker ",
+                                                              request->context().worker(), ", step ", request->step()),
+                                                 bytes);
     }
   }
   if (status.ok()) status = ReadRows(*request, rows, response);
@@ -188,6 +203,7 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
   std::vector<int64_t> counts(n);
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
+  uint64_t float_bytes = 0;
   uint64_t rows = 0;
   for (size_t i = 0; i < n; ++i) {
     const v1::TableKeys& keys = request.tables(static_cast<int>(i));
@@ -196,7 +212,10 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     rows += count;
     bytes_in += keys.keys().size();
     bytes_out += count * RowWireBytes(type, tables_[keys.table()]->dim());
+    float_bytes += count * tables_[keys.table()]->dim() * sizeof(float);
   }
+  // The answer, unless it goes elsewhere, and about as much for records that come from the cold tier or are encoded.
+  const CallMemory::Hold memory = environment_.memory->Use((rows_out.empty() ? bytes_out : 0) + float_bytes);
   std::vector<absl::Status> results(n);
   std::atomic<uint64_t> saturated{0};  // Relaxed: a sum, read when all tables are done.
   ForEachTable(counts, [&](size_t i) {
@@ -286,8 +305,18 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
   // A lone worker's gradients are sums already, so each part is applied as it comes, floats from where they lie.
   const bool is_alone = spec_.workers == 1;
-  PushPart part =
-      is_alone && bytes_of.all_floats() ? BorrowPart(request, bytes_of) : pool_.CopyPart(spec_, request, bytes_of);
+  PushPart part;
+  if (is_alone && bytes_of.all_floats()) {
+    part = BorrowPart(request, bytes_of);
+  } else {
+    absl::StatusOr<PushPart> copy = pool_.CopyPart(spec_, request, bytes_of);
+    if (!copy.ok()) {  // One that has come before needs none.
+      absl::MutexLock lock(&mu_);
+      ASSIGN_OR_RETURN(const bool is_new, IsNew(request));
+      return is_new ? copy.status() : AcknowledgeAgain(response);
+    }
+    part = *std::move(copy);
+  }
   PushAccumulator::Step step;
   absl::Cleanup give_back = [&] {
     pool_.Return(std::move(part));
@@ -298,22 +327,8 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   RETURN_IF_ERROR(CheckRoom(request));
   {
     absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(ended_);
-    if (request.step() < spec_.first_step || request.step() > applied_) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ", request.step(),
-          ", but the step to be applied next is ", applied_, "; a worker pulls the rows of a step before it pushes"));
-    }
-    // All parts of earlier steps are in.
-    bool is_new = request.step() == applied_ && !all_in_;
-    if (is_new) {
-      ASSIGN_OR_RETURN(is_new, pushes_.IsNew(request));
-    }
-    if (!is_new) {
-      response->set_duplicate(true);
-      environment_.metrics.duplicate_parts.Increment();
-      return absl::OkStatus();
-    }
+    ASSIGN_OR_RETURN(const bool is_new, IsNew(request));
+    if (!is_new) return AcknowledgeAgain(response);
     uint64_t rows = 0;
     uint64_t bytes = 0;
     for (int i = 0; i < request.tables_size(); ++i) {
@@ -323,6 +338,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
     environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
     pushes_.Add(request, is_alone ? PushPart{} : std::exchange(part, {}));
+    pushed_keys_memory_.Resize(pushes_.key_bytes());
     all_in_ = pushes_.complete();
     if (!all_in_ && !is_alone) return absl::OkStatus();
     if (all_in_) step = pushes_.Take();
@@ -332,19 +348,23 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   }
 
   std::vector<TableUpdate> updates;
+  CallMemory::Hold sum_memory;
   if (is_alone) {
     for (const PushPart::Entry& entry : part.entries) {
       updates.push_back({.table = entry.table, .sources = {}, .keys = entry.keys, .gradients = entry.gradients});
     }
   } else {
     updates.resize(tables_.size());
+    uint64_t sum_bytes = 0;
     for (const PushPart& of_worker : step.parts) {
       for (const PushPart::Entry& entry : of_worker.entries) {
+        sum_bytes += GradientSum::BytesFor(entry.keys.size(), tables_[entry.table]->dim());
         updates[entry.table].table = entry.table;
         updates[entry.table].sources.push_back(entry.rows.get());
       }
     }
     std::erase_if(updates, [](const TableUpdate& update) { return update.sources.empty(); });
+    sum_memory = environment_.memory->Use(sum_bytes);
   }
   // A lone worker has said the same in every part.
   const uint64_t samples = is_alone ? request.samples() : step.samples;
@@ -380,6 +400,24 @@ absl::Status Job::CheckRoom(const v1::PushRequest& request) {
   return Annotate(cold_->CheckRoom(bytes),
                   absl::StrCat("job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ",
                                request.step(), " (no row was changed by it)"));
+}
+
+absl::StatusOr<bool> Job::IsNew(const v1::PushRequest& request) const {
+  RETURN_IF_ERROR(ended_);
+  if (request.step() < spec_.first_step || request.step() > applied_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", spec_.job_id, ": push of worker ", request.context().worker(), " for step ", request.step(),
+        ", but the step to be applied next is ", applied_, "; a worker pulls the rows of a step before it pushes"));
+  }
+  // All parts of earlier steps are in.
+  if (request.step() != applied_ || all_in_) return false;
+  return pushes_.IsNew(request);
+}
+
+absl::Status Job::AcknowledgeAgain(v1::PushResponse* response) {
+  response->set_duplicate(true);
+  environment_.metrics.duplicate_parts.Increment();
+  return absl::OkStatus();
 }
 
 absl::Status Job::CheckPulled(const v1::PushRequest& request) {
@@ -432,6 +470,9 @@ absl::Status Job::FinishStep(uint64_t step) {
   // Before the next pull reads, also those tables that this step did not touch.
   for (const std::unique_ptr<Table>& table : tables_) RETURN_IF_ERROR(table->EndStep(step));
   CountDecisions();
+  uint64_t sums_bytes = 0;
+  for (const GradientSum& sum : sums_) sums_bytes += sum.kept_bytes();
+  sums_memory_.Resize(sums_bytes);
   WaitingPulls ready;
   {
     absl::MutexLock lock(&mu_);

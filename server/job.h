@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "embedding/table.h"
+#include "server/call_memory.h"
 #include "server/float_buffers.h"
 #include "server/job_spec.h"
 #include "server/metrics.h"
@@ -36,6 +37,7 @@ class Job {
     std::string checkpoint_root;
     uint64_t message_bytes_max = 0;
     MemoryBudget* budget = nullptr;
+    std::shared_ptr<CallMemory> memory;     // With the shard, and the messages of its service.
     std::shared_ptr<ColdShare> cold_share;  // With the shard and its other jobs.
     ServerMetrics metrics;
   };
@@ -73,6 +75,7 @@ class Job {
     std::span<const std::span<float>> rows;
     v1::PullResponse* response;
     Done done;
+    CallMemory::Hold memory;
   };
   using WaitingPulls = std::map<uint64_t, WaitingPull>;  // By id: answered in order of arrival.
   // Summed gradients of a step or of a part of it: what Table::Apply gets.
@@ -107,6 +110,10 @@ class Job {
   absl::Status Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options);
   // After the last Apply of a step: the next one begins.
   absl::Status FinishStep(uint64_t step);
+  // Of a push: whether it is a part of the step to be applied next that has not come before; an error if it is of
+  // another step, or the job has ended.
+  absl::StatusOr<bool> IsNew(const v1::PushRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AcknowledgeAgain(v1::PushResponse* response);
   void CountDecisions();
   void End(const absl::Status& reason, WaitingPulls* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -123,6 +130,7 @@ class Job {
   FloatBuffers float_buffers_;
 
   std::vector<GradientSum> sums_;  // [tables]. Of who applies the step of several workers.
+  CallMemory::Hold sums_memory_;   // Likewise.
 
   // Nobody changes a row while somebody reads it as it was before, and the other way round: `changing_` keeps later
   // readers out, those under way are waited for. Pulls ahead go beside both: they leave out what a push may change.
@@ -138,6 +146,7 @@ class Job {
   PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);    // For step applied_.
   // In a job with prefetch, of the steps applied_ and applied_ + 1. Shared with calls under way.
   std::shared_ptr<StepPulls> pulls_[2] ABSL_GUARDED_BY(mu_);
+  CallMemory::Hold pushed_keys_memory_ ABSL_GUARDED_BY(mu_);
   WaitingPulls waiting_ ABSL_GUARDED_BY(mu_);
 
   TableStats decisions_;  // Counted in the metrics already. Of who finishes a step.

@@ -13,6 +13,7 @@
 #include "base/process.h"
 #include "base/shutdown.h"
 #include "server/server.h"
+#include "server/shard.h"
 
 namespace sparrow {
 namespace {
@@ -49,9 +50,12 @@ int Main(const std::vector<std::string>& arguments) {
        "Address at which workers find this server. Default: this machine's address towards the coordinator."},
       {"data", &options.data,
        "Directory for rows that do not fit in memory, this server's alone; what is in it does not outlive the server."},
-      {"memory", BytesFlag{&options.memory_bytes},
-       "Memory for rows and their index, as in 4GiB; the rest goes to --data. An eighth of it, 1 GiB at most, is for "
-       "reading and writing there."},
+      {"memory", BytesFlag{&options.memory_bytes, kMemoryBytesMin},
+       "Memory, as in 4GiB: for rows and their index, where what does not fit goes to --data; an eighth, 1 GiB at "
+       "most, "
+       "for reading and writing there; and for calls, a sixteenth or what they need, with pushes that wait for other "
+       "workers'. From 1GiB on the process stays within it and 10 % more, its own 30 MiB included, but for messages "
+       "that have not arrived whole. Pushes that would have more than 7/16 of it wait are refused. At least 1MiB."},
       {"disk", BytesFlag{&options.disk_bytes},
        "Disk for rows in --data, as in 100GiB: half for the rows, half for merging their files; a job that needs more fails. 0: no limit."},
       {"checkpoint-root", &options.checkpoint_root,

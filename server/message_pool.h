@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/call_memory.h"
 
 namespace sparrow {
 
@@ -18,14 +19,20 @@ namespace sparrow {
 template <typename Message>
 class MessagePool {
  public:
-  explicit MessagePool(uint64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
+  // `memory` outlives this.
+  MessagePool(CallMemory* memory, CallMemory::Kind kind) : memory_(*memory), kind_(kind) {}
+  MessagePool(const MessagePool&) = delete;
+  MessagePool& operator=(const MessagePool&) = delete;
+  ~MessagePool() {
+    for (const Kept& kept : kept_) memory_.Unkeep(kind_, kept.bytes);
+  }
 
   // A message with whatever was in it before.
   std::unique_ptr<Message> Take() {
     absl::MutexLock lock(&mu_);
     if (kept_.empty()) return std::make_unique<Message>();
     std::unique_ptr<Message> message = std::move(kept_.back().message);
-    kept_bytes_ -= kept_.back().bytes;
+    memory_.Unkeep(kind_, kept_.back().bytes);
     kept_.pop_back();
     return message;
   }
@@ -33,9 +40,8 @@ class MessagePool {
   // Keeps the message unless too much is kept already.
   void Return(std::unique_ptr<Message> message) {
     const uint64_t bytes = message->SpaceUsedLong();
+    if (!memory_.Keep(kind_, bytes)) return;
     absl::MutexLock lock(&mu_);
-    if (kept_bytes_ + bytes > kept_bytes_max_) return;
-    kept_bytes_ += bytes;
     kept_.push_back({std::move(message), bytes});
   }
 
@@ -45,10 +51,10 @@ class MessagePool {
     uint64_t bytes;
   };
 
-  const uint64_t kept_bytes_max_;
+  CallMemory& memory_;
+  const CallMemory::Kind kind_;
 
   absl::Mutex mu_;
-  uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<Kept> kept_ ABSL_GUARDED_BY(mu_);
 };
 

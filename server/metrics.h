@@ -66,9 +66,17 @@ struct ServerMetrics {
     disk_rows = Rows(metrics, "disk");
     dram_bytes = Bytes(metrics, "dram");
     disk_bytes = Bytes(metrics, "disk");
+    call_bytes = metrics->AddGauge("sparrow_server_call_bytes",
+                                   "Bytes of messages, of what waits for a step, and of buffers kept to be used again; "
+                                   "they take the room of rows.");
+    waiting_bytes =
+        metrics->AddGauge("sparrow_server_waiting_bytes",
+                          "Bytes of gradients and pulls that wait for other workers; near half of --memory, "
+                          "pushes are refused.");
     refused_invalid_argument = Refused(metrics, "invalid_argument");
     refused_out_of_range = Refused(metrics, "out_of_range");
     refused_failed_precondition = Refused(metrics, "failed_precondition");
+    refused_resource_exhausted = Refused(metrics, "resource_exhausted");
     refused_other = Refused(metrics, "other");
   }
 
@@ -86,6 +94,8 @@ struct ServerMetrics {
         return refused_out_of_range.Increment();
       case absl::StatusCode::kFailedPrecondition:
         return refused_failed_precondition.Increment();
+      case absl::StatusCode::kResourceExhausted:
+        return refused_resource_exhausted.Increment();
       default:
         return refused_other.Increment();
     }
@@ -111,7 +121,9 @@ struct ServerMetrics {
   Gauge waiting_pulls, jobs;
   Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;
   Gauge dram_rows, disk_rows, dram_bytes, disk_bytes;  // As of the last heartbeat.
-  Counter refused_invalid_argument, refused_out_of_range, refused_failed_precondition, refused_other;
+  Gauge call_bytes, waiting_bytes;                     // Likewise.
+  Counter refused_invalid_argument, refused_out_of_range, refused_failed_precondition, refused_resource_exhausted,
+      refused_other;
 
  private:
   static Histogram Rpc(Metrics* metrics, const std::string& method) {

@@ -32,9 +32,28 @@ PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradien
   return part;
 }
 
-PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& request,
-                                    const GradientBytes& gradients) {
+RowGradientsPool::~RowGradientsPool() {
+  for (const std::vector<std::unique_ptr<RowGradients>>& of_table : free_) {
+    for (const std::unique_ptr<RowGradients>& rows : of_table) memory_.Unkeep(kKind, rows->bytes());
+  }
+}
+
+absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& request,
+                                                    const GradientBytes& gradients) {
   PushPart part;
+  uint64_t bytes = 0;
+  for (const v1::TableGradients& table : request.tables()) {
+    bytes += table.keys().size() / sizeof(Key) * (sizeof(Key) + spec.tables[table.table()].dim * sizeof(float));
+  }
+  if (spec.workers == 1) {
+    part.memory = memory_.Use(bytes);
+  } else if (std::optional<CallMemory::Hold> hold = memory_.TryWait(bytes); hold.has_value()) {
+    part.memory = *std::move(hold);
+  } else {
+    return memory_.TooMuchWaits(absl::StrCat("job ", spec.job_id, ": push of worker ", request.context().worker(),
+                                             ", step ", request.step(), ", part ", request.part()),
+                                bytes);
+  }
   part.entries.reserve(static_cast<size_t>(request.tables_size()));
   {
     absl::MutexLock lock(&mu_);
@@ -44,9 +63,11 @@ PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& 
       part.entries.push_back({.table = table.table(), .rows = nullptr, .keys = {}, .gradients = {}});
       if (free.empty()) continue;
       part.entries.back().rows = std::move(free.back());
+      memory_.Unkeep(kKind, part.entries.back().rows->bytes());
       free.pop_back();
     }
   }
+  bytes = 0;
   size_t next = 0;
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& table = request.tables(i);
@@ -67,7 +88,9 @@ PushPart RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& 
     }
     entry.keys = rows->keys;
     entry.gradients = rows->gradients;
+    bytes += rows->bytes();
   }
+  part.memory.Resize(bytes);
   return part;
 }
 
@@ -80,9 +103,11 @@ absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, cons
 }
 
 void RowGradientsPool::Return(PushPart part) {
-  absl::MutexLock lock(&mu_);
+  part.memory.Resize(0);
   for (PushPart::Entry& entry : part.entries) {
-    if (entry.rows != nullptr) free_[entry.table].push_back(std::move(entry.rows));
+    if (entry.rows == nullptr || !memory_.Keep(kKind, entry.rows->bytes())) continue;
+    absl::MutexLock lock(&mu_);
+    free_[entry.table].push_back(std::move(entry.rows));
   }
 }
 
@@ -133,9 +158,11 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
   worker.received.insert(request.part());
   const bool last = worker.received.size() == worker.parts;
   if (!last) {  // Later parts are looked for in these.
+    key_bytes_ -= worker.keys.bytes();
     for (const v1::TableGradients& table : request.tables()) {
       worker.keys.Insert(table.table(), ViewAs<Key>(table.keys()));
     }
+    key_bytes_ += worker.keys.bytes();
   }
   worker.rows.push_back(std::move(part));
   if (last) ++complete_workers_;

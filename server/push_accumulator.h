@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/call_memory.h"
 #include "server/gradient_sum.h"
 #include "server/job_spec.h"
 #include "server/request_check.h"
@@ -29,6 +30,7 @@ struct PushPart {
     std::span<const float> gradients;    // [n, dim]
   };
   std::vector<Entry> entries;
+  CallMemory::Hold memory;  // Of the copies.
 };
 
 // REQUIRES: CheckPush has passed; all gradients are floats.
@@ -41,13 +43,23 @@ absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, cons
 // RowGradients that are used again, by table, because the tables' sizes differ. Thread-safe.
 class RowGradientsPool {
  public:
-  explicit RowGradientsPool(size_t tables) : free_(tables) {}
+  // `memory`, in which all of them count, outlives this and the parts.
+  RowGradientsPool(size_t tables, CallMemory* memory) : memory_(*memory), free_(tables) {}
+  RowGradientsPool(const RowGradientsPool&) = delete;
+  RowGradientsPool& operator=(const RowGradientsPool&) = delete;
+  ~RowGradientsPool();
 
-  // REQUIRES: CheckPush has passed.
-  PushPart CopyPart(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients);
+  // ResourceExhausted, and no copy, if it would wait for other workers and there is no memory for that. The caller
+  // holds no lock. REQUIRES: CheckPush has passed.
+  absl::StatusOr<PushPart> CopyPart(const JobSpec& spec, const v1::PushRequest& request,
+                                    const GradientBytes& gradients);
   void Return(PushPart part);
 
  private:
+  static constexpr CallMemory::Kind kKind = CallMemory::Kind::kGradients;
+
+  CallMemory& memory_;
+
   absl::Mutex mu_;
   std::vector<std::vector<std::unique_ptr<RowGradients>>> free_ ABSL_GUARDED_BY(mu_);
 };
@@ -72,6 +84,8 @@ class PushAccumulator {
 
   bool complete() const { return complete_workers_ == workers_.size(); }
 
+  uint64_t key_bytes() const { return key_bytes_; }  // Kept for the keys of parts, which are looked for in later ones.
+
   // Hands the step, whose pushes all say the same learning_rate_factor, out and starts the next one.
   Step Take();
 
@@ -87,8 +101,9 @@ class PushAccumulator {
   const JobSpec& spec_;
   std::vector<Worker> workers_;
   uint32_t complete_workers_ = 0;
-  uint64_t rows_ = 0;  // Over all workers and tables.
-  bool any_ = false;   // Something has come, and said:
+  uint64_t rows_ = 0;       // Over all workers and tables.
+  uint64_t key_bytes_ = 0;  // Over all workers.
+  bool any_ = false;        // Something has come, and said:
   double learning_rate_factor_ = 1;
 };
 

@@ -15,13 +15,12 @@
 #include "absl/synchronization/mutex.h"
 #include "base/rpc.h"
 #include "proto/row_message.h"
+#include "server/call_memory.h"
 #include "server/message_pool.h"
 #include "sparrow/v1/parameter_server.grpc.pb.h"
 
 namespace sparrow {
 namespace {
-
-constexpr uint64_t kKeptBytesMax = uint64_t{256} << 20;  // Of each kind of message.
 
 // A few threads for calls that may take long. Thread-safe.
 class SlowLane {
@@ -71,31 +70,47 @@ class SlowLane {
   std::vector<std::thread> threads_;
 };
 
-// Parses what a client sent. The message may hold leftovers; they are overwritten.
+// Parses what a client sent. The message may hold leftovers; they are overwritten. The buffer is empty afterwards: the
+// call that it belongs to would keep its bytes to the end, beside the message. *memory is what the call uses then.
 template <typename Message>
-absl::Status Parse(const grpc::ByteBuffer& buffer, Message* message) {
-  grpc::ByteBuffer copy(buffer);  // Shares the bytes; parsing consumes the buffer.
-  const grpc::Status status = grpc::SerializationTraits<Message>::Deserialize(&copy, message);
+absl::Status Parse(grpc::ByteBuffer* buffer, CallMemory* call_memory, Message* message, CallMemory::Hold* memory) {
+  const uint64_t bytes = buffer->Length();
+  *memory = call_memory->Use(2 * bytes);
+  const grpc::Status status = grpc::SerializationTraits<Message>::Deserialize(buffer, message);
+  buffer->Clear();
+  memory->Resize(bytes);
   if (status.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the message of ", buffer.Length(), " bytes is not a ",
+  return absl::InvalidArgumentError(absl::StrCat("the message of ", bytes, " bytes is not a ",
                                                  Message::descriptor()->name(), ": ", status.error_message()));
 }
+
+// The callback API hands requests out as const; the buffer itself is the call's own, and not.
+grpc::ByteBuffer* Mutable(const grpc::ByteBuffer* request) { return const_cast<grpc::ByteBuffer*>(request); }
 
 // What calls share; lives until the last of them and the last byte of an answer is gone, which may be after the
 // service.
 struct Pools {
-  MessagePool<v1::PullRequest> pull_requests{kKeptBytesMax};
-  MessagePool<v1::PullResponse> pull_responses{kKeptBytesMax};
-  MessagePool<v1::PushRequest> push_requests{kKeptBytesMax};
+  explicit Pools(std::shared_ptr<CallMemory> call_memory) : memory(std::move(call_memory)) {}
+
+  const std::shared_ptr<CallMemory> memory;  // Shared with the shard.
+  MessagePool<v1::PullRequest> pull_requests{memory.get(), CallMemory::Kind::kPullRequests};
+  MessagePool<v1::PullResponse> pull_responses{memory.get(), CallMemory::Kind::kPullResponses};
+  MessagePool<v1::PushRequest> push_requests{memory.get(), CallMemory::Kind::kPushRequests};
 };
 
-// A message that goes back to its pool when the last holder lets go of it.
-template <typename Message>
-std::shared_ptr<Message> TakeShared(const std::shared_ptr<Pools>& pools, MessagePool<Message> Pools::*pool) {
-  return std::shared_ptr<Message>((pools.get()->*pool).Take().release(), [pools, pool](Message* message) {
-    (pools.get()->*pool).Return(std::unique_ptr<Message>(message));
-  });
-}
+// A response, which goes back to its pool when the last holder lets go of it, and what it holds.
+struct PooledResponse {
+  explicit PooledResponse(std::shared_ptr<Pools> pools_in)
+      : pools(std::move(pools_in)), message(pools->pull_responses.Take()) {}
+  ~PooledResponse() {
+    memory.Resize(0);
+    pools->pull_responses.Return(std::move(message));
+  }
+
+  const std::shared_ptr<Pools> pools;
+  std::unique_ptr<v1::PullResponse> message;
+  CallMemory::Hold memory;
+};
 
 // One Pull. gRPC and the thread that starts it each hold it until they are through with it.
 class PullCall final : public grpc::ServerUnaryReactor {
@@ -103,14 +118,15 @@ class PullCall final : public grpc::ServerUnaryReactor {
   PullCall(Shard* shard, std::shared_ptr<Pools> pools, grpc::ByteBuffer* answer)
       : shard_(shard), pools_(std::move(pools)), answer_(answer), request_(pools_->pull_requests.Take()) {}
 
-  void Start(const grpc::ByteBuffer& buffer) {
-    const absl::Status parsed = Parse(buffer, request_.get());
+  void Start(grpc::ByteBuffer* buffer) {
+    const absl::Status parsed = Parse(buffer, pools_->memory.get(), request_.get(), &request_memory_);
     if (!parsed.ok()) {
       Finish(ToGrpcStatus(parsed));
     } else {
       // Shared with gRPC, which may send its rows after the call is done; the pool gets it back then.
-      response_ = TakeShared(pools_, &Pools::pull_responses);
-      const uint64_t id = shard_->Pull(request_.get(), response_.get(), [this](absl::Status status) { End(status); });
+      response_ = std::make_shared<PooledResponse>(pools_);
+      const uint64_t id =
+          shard_->Pull(request_.get(), response_->message.get(), [this](absl::Status status) { End(status); });
       id_.store(id);
       if (cancelled_.load()) shard_->CancelPull(id);
     }
@@ -126,11 +142,16 @@ class PullCall final : public grpc::ServerUnaryReactor {
 
  private:
   void End(const absl::Status& status) {
-    if (status.ok()) *answer_ = EncodePullResponse(std::move(response_));
+    if (status.ok()) {
+      *answer_ = EncodePullResponse({response_, response_->message.get()});
+      response_->memory = pools_->memory->Use(answer_->Length());
+    }
+    response_.reset();
     Finish(ToGrpcStatus(status));
   }
   void Release() {
     if (holders_.fetch_sub(1) != 1) return;
+    request_memory_.Resize(0);
     pools_->pull_requests.Return(std::move(request_));
     delete this;
   }
@@ -139,7 +160,8 @@ class PullCall final : public grpc::ServerUnaryReactor {
   const std::shared_ptr<Pools> pools_;  // Shared by all calls and answers.
   grpc::ByteBuffer* const answer_;
   std::unique_ptr<v1::PullRequest> request_;
-  std::shared_ptr<v1::PullResponse> response_;
+  CallMemory::Hold request_memory_;
+  std::shared_ptr<PooledResponse> response_;
 
   // Sequentially consistent: of the starter, which writes id_ and reads cancelled_, and OnCancel, which does the
   // opposite, at least one sees the other.
@@ -154,12 +176,13 @@ using CallbackService = v1::ParameterServer::WithRawCallbackMethod_Pull<v1::Para
 
 class ParameterServerService final : public CallbackService {
  public:
-  explicit ParameterServerService(Shard* shard) : shard_(shard) {}
+  explicit ParameterServerService(Shard* shard)
+      : shard_(shard), pools_(std::make_shared<Pools>(shard->call_memory())) {}
 
   grpc::ServerUnaryReactor* Pull(grpc::CallbackServerContext*, const grpc::ByteBuffer* request,
                                  grpc::ByteBuffer* response) override {
     auto* call = new PullCall(shard_, pools_, response);  // Deletes itself.
-    call->Start(*request);
+    call->Start(Mutable(request));
     return call;
   }
 
@@ -167,8 +190,10 @@ class ParameterServerService final : public CallbackService {
                                  grpc::ByteBuffer* answer) override {
     std::unique_ptr<v1::PushRequest> request = pools_->push_requests.Take();
     v1::PushResponse response;
-    absl::Status status = Parse(*buffer, request.get());
+    CallMemory::Hold memory;
+    absl::Status status = Parse(Mutable(buffer), pools_->memory.get(), request.get(), &memory);
     if (status.ok()) status = shard_->Push(*request, &response);
+    memory.Resize(0);
     pools_->push_requests.Return(std::move(request));
     grpc::Status result = ToGrpcStatus(status);
     if (result.ok()) {
@@ -204,7 +229,7 @@ class ParameterServerService final : public CallbackService {
   }
 
   Shard* const shard_;
-  const std::shared_ptr<Pools> pools_ = std::make_shared<Pools>();  // Shared with calls and answers under way.
+  const std::shared_ptr<Pools> pools_;  // Shared with calls and answers under way.
   SlowLane lane_;
 };
 

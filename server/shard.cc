@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "embedding/table.h"
+#include "server/call_memory.h"
 #include "server/checkpoint_files.h"
 #include "server/data_directory.h"
 #include "server/job.h"
@@ -48,10 +49,11 @@ class LocalShard final : public Shard {
         metrics_(metrics),
         data_(std::move(data)),
         cold_share_(MakeColdShare(options_)),
-        budget_(options_.memory_bytes - ColdBytes(options_)) {}
+        budget_(std::make_shared<MemoryBudget>(options_.memory_bytes - ColdBytes(options_))),
+        memory_(std::make_shared<CallMemory>(options_.memory_bytes, budget_)) {}
   ~LocalShard() override {
     Shutdown();
-    Report({});
+    Report({}, {});
   }
 
   absl::Status OpenJob(const v1::OpenJobRequest& request, v1::OpenJobResponse* response) override {
@@ -142,9 +144,12 @@ class LocalShard final : public Shard {
     for (const std::shared_ptr<Job>& job : AllJobs()) {
       sum += job->Stats();
     }
-    Report(sum);
+    memory_->Settle(absl::Now());
+    Report(sum, {.used = memory_->used_bytes(), .waiting = memory_->waiting_bytes()});
     return {.rows = sum.rows, .memory_bytes = sum.dram_bytes, .evictions = sum.evictions, .cold_reads = sum.cold_reads};
   }
+
+  std::shared_ptr<CallMemory> call_memory() override { return memory_; }
 
  private:
   struct OpenedJob {
@@ -152,8 +157,14 @@ class LocalShard final : public Shard {
     uint64_t number = 0;       // Jobs opened before it.
   };
 
+  // Bytes beside tables and RocksDB.
+  struct BytesOfCalls {
+    uint64_t used = 0;
+    uint64_t waiting = 0;
+  };
+
   // Brings the gauges to `now`. By differences, because servers of one process share them.
-  void Report(const TableStats& now) {
+  void Report(const TableStats& now, const BytesOfCalls& of_calls) {
     const auto change = [](uint64_t after, uint64_t before) {
       return static_cast<double>(after) - static_cast<double>(before);
     };
@@ -162,7 +173,10 @@ class LocalShard final : public Shard {
     metrics_.dram_bytes.Add(change(now.dram_bytes, reported_.dram_bytes));
     metrics_.disk_rows.Add(change(now.disk_rows, reported_.disk_rows));
     metrics_.disk_bytes.Add(change(now.disk_bytes, reported_.disk_bytes));
+    metrics_.call_bytes.Add(change(of_calls.used, reported_calls_.used));
+    metrics_.waiting_bytes.Add(change(of_calls.waiting, reported_calls_.waiting));
     reported_ = now;
+    reported_calls_ = of_calls;
   }
 
   template <typename Call>
@@ -205,7 +219,8 @@ class LocalShard final : public Shard {
             std::make_shared<Job>(std::move(spec), Job::Environment{.directory = directory,
                                                                     .checkpoint_root = options_.checkpoint_root,
                                                                     .message_bytes_max = options_.message_bytes_max,
-                                                                    .budget = &budget_,
+                                                                    .budget = budget_.get(),
+                                                                    .memory = memory_,
                                                                     .cold_share = cold_share_,
                                                                     .metrics = metrics_});
         entry.number = opened_++;
@@ -285,7 +300,8 @@ class LocalShard final : public Shard {
   const std::unique_ptr<DataDirectory> data_;
   const std::shared_ptr<ColdShare> cold_share_;  // With the stores of jobs, which calls may keep alive.
 
-  MemoryBudget budget_;  // Thread-safe.
+  const std::shared_ptr<MemoryBudget> budget_;  // Thread-safe. Shared with memory_.
+  const std::shared_ptr<CallMemory> memory_;    // With jobs, which calls may keep alive, and with messages of calls.
 
   mutable absl::Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
@@ -293,7 +309,8 @@ class LocalShard final : public Shard {
   std::map<std::string, OpenedJob> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
 
   absl::Mutex reported_mu_;
-  TableStats reported_ ABSL_GUARDED_BY(reported_mu_);  // What the gauges say of this shard.
+  TableStats reported_ ABSL_GUARDED_BY(reported_mu_);          // What the gauges say of this shard,
+  BytesOfCalls reported_calls_ ABSL_GUARDED_BY(reported_mu_);  // and of its calls.
 
   std::atomic<uint64_t> next_pull_{1};  // Relaxed: only hands out numbers.
 };

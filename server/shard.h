@@ -24,11 +24,16 @@
 
 namespace sparrow {
 
+class CallMemory;
+
+// The least --memory: with less there is hardly room for an index.
+inline constexpr uint64_t kMemoryBytesMin = uint64_t{1} << 20;
+
 struct ShardOptions {
   std::string data;  // Directory of the cold tier.
   std::string checkpoint_root;
-  uint64_t memory_bytes = 0;                        // For the rows of all jobs together, in tables and in RocksDB.
-  uint64_t disk_bytes = 0;                          // For the rows in `data`; 0: no limit.
+  uint64_t memory_bytes = 0;  // For the rows of all jobs together, in tables and in RocksDB, and for calls.
+  uint64_t disk_bytes = 0;    // For the rows in `data`; 0: no limit.
   uint64_t message_bytes_max = uint64_t{64} << 20;  // A pull whose answer would be larger is refused (base/rpc.h).
 };
 
@@ -80,8 +85,12 @@ class Shard {
     uint64_t evictions = 0;     // Rows moved from DRAM to the cold tier, since each job was opened.
     uint64_t cold_reads = 0;    // Rows read from the cold tier, likewise.
   };
-  // Also brings the metrics of tables up to date. Never waits for a step or a checkpoint.
+  // Also brings the metrics of tables and of memory up to date, and gives back memory that calls have not used for a
+  // while; to be called now and then. Never waits for a step or a checkpoint.
   virtual Usage GetUsage() = 0;
+
+  // In which the messages of calls are to count. Shared with those that outlive the shard.
+  virtual std::shared_ptr<CallMemory> call_memory() = 0;
 };
 
 }  // namespace sparrow

@@ -21,6 +21,7 @@ namespace sparrow {
 class TableKeySet {
  public:
   bool empty() const { return size_ == 0; }
+  uint64_t bytes() const { return slots_.capacity() * sizeof(Slot); }
 
   bool Contains(uint32_t table, Key key) const { return size_ > 0 && IsUsed(slots_[Find(table, key)]); }
 

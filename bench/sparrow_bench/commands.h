@@ -13,13 +13,14 @@ namespace sparrow::bench {
 
 using Arguments = std::vector<std::string>;
 
+int MemoryCommand(const Arguments& arguments);
 int PullCommand(const Arguments& arguments);
 int PushCommand(const Arguments& arguments);
 int StepCommand(const Arguments& arguments);
 int TiersCommand(const Arguments& arguments);
 
 // Sets the options of a command that takes flags alone. An exit status if it ends now: 0 after --help, 2 after a
-// complaint.
+// complaint, as about a report that the flag "json" wants where no file can be.
 std::optional<int> ParseCommand(const Usage& usage, const std::vector<Option>& options, const Arguments& arguments);
 
 }  // namespace sparrow::bench

@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <string>
+#include <variant>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "bench/sparrow_bench/commands.h"
@@ -16,6 +18,7 @@ struct Command {
   int (*run)(const Arguments& arguments);
 };
 constexpr Command kCommands[] = {
+    {"memory", "what a server holds whose tables are far larger than its --memory", MemoryCommand},
     {"pull", "rows from servers to a worker: TCP, Unix socket, and in process", PullCommand},
     {"push", "gradients from a worker to servers, applied by row-wise Adagrad", PushCommand},
     {"step", "where the time of a training step goes, and what of a pull it hides", StepCommand},
@@ -47,10 +50,16 @@ std::optional<int> ParseCommand(const Usage& usage, const std::vector<Option>& o
     std::fputs(HelpText(usage, options).c_str(), stdout);
     return 0;
   }
-  if (parsed.ok() && parsed->positional.empty()) return std::nullopt;
-  const std::string wrong =
-      parsed.ok() ? "unexpected argument \"" + parsed->positional[0] + "\"" : std::string(parsed.status().message());
-  std::fprintf(stderr, "%s: %s\n", usage.program.c_str(), wrong.c_str());
+  absl::Status wrong = parsed.status();
+  if (parsed.ok() && !parsed->positional.empty()) {
+    wrong = absl::InvalidArgumentError("unexpected argument \"" + parsed->positional[0] + "\"");
+  }
+  // Before the measurement, not after it.
+  for (const Option& option : options) {
+    if (wrong.ok() && option.name == "json") wrong = CheckWritable("--json", *std::get<std::string*>(option.target));
+  }
+  if (wrong.ok()) return std::nullopt;
+  std::fprintf(stderr, "%s: %s\n", usage.program.c_str(), std::string(wrong.message()).c_str());
   return 2;
 }
 

@@ -1,8 +1,10 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -50,6 +52,50 @@ TEST_F(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
   EXPECT_EQ(*ReadFile(root + "/a.tsv"), "new");
   EXPECT_FALSE(std::filesystem::exists(root + "/a.tsv.tmp"));
   EXPECT_TRUE(absl::IsNotFound(WriteFileAtomically(root + "/none/x", "new")));
+}
+
+TEST_F(FileTest, AnAtomicWriteGoesThroughALinkAndLeavesItThere) {
+  std::filesystem::create_symlink("a.tsv", root + "/link");
+  std::filesystem::create_symlink("sub/new", root + "/dangling");
+  for (const auto& [link, target] : {std::pair{"/link", "/a.tsv"}, std::pair{"/dangling", "/sub/new"}}) {
+    EXPECT_TRUE(CheckWritable("--json", root + link).ok());
+    ASSERT_TRUE(WriteFileAtomically(root + link, "new").ok());
+    EXPECT_TRUE(std::filesystem::is_symlink(root + link));
+    EXPECT_EQ(*ReadFile(root + target), "new");
+  }
+}
+
+TEST_F(FileTest, AnAtomicWriteLeavesWhatIsNoFileInItsPlaceAndWritesToIt) {
+  const std::string pipe = root + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int fd = open(pipe.c_str(), O_RDWR);  // Both ends, so that nobody waits.
+  ASSERT_GE(fd, 0);
+  EXPECT_TRUE(CheckWritable("--json", pipe).ok());
+  ASSERT_TRUE(WriteFileAtomically(pipe, "new").ok());
+  char got[4] = {};
+  EXPECT_EQ(read(fd, got, 3), 3);
+  EXPECT_STREQ(got, "new");
+  close(fd);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+
+  // The device itself is not at stake, whoever runs this.
+  std::filesystem::create_symlink("/dev/full", root + "/full");
+  const absl::Status full = WriteFileAtomically(root + "/full", "new");
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr(root + "/full: cannot write"));
+  EXPECT_TRUE(std::filesystem::is_symlink(root + "/full"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+}
+
+TEST_F(FileTest, WhetherAFileCanBeWrittenIsKnownBefore) {
+  EXPECT_TRUE(CheckWritable("--json", "").ok());
+  EXPECT_TRUE(CheckWritable("--json", root + "/new").ok());
+  EXPECT_TRUE(CheckWritable("--json", root + "/a.tsv").ok());
+  for (const std::string& path : {root, root + "/none/x"}) {
+    const absl::Status status = CheckWritable("--json", path);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--json"));
+  }
 }
 
 TEST_F(FileTest, AProbeIsANewFileInADirectoryThatCanBeWritten) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace sparrow {
 namespace {
 
@@ -66,6 +68,18 @@ TEST(Options, ABoolMayStandAloneOrBeSet) {
   ASSERT_TRUE(ParseArguments({"--watch=false"}, values.Table()).ok());
   EXPECT_FALSE(values.watch);
   EXPECT_THAT(Refusal({"--watch=maybe"}), HasSubstr("--watch=\"maybe\""));
+}
+
+TEST(Options, BytesBelowTheLeastAreRefusedAndNamed) {
+  uint64_t memory = 0;
+  const std::vector<Option> table = {{"memory", BytesFlag{&memory, 1 << 20}, "Budget."}};
+  for (const char* little : {"0", "1", "1023KiB"}) {
+    const absl::Status status = ParseArguments({absl::StrCat("--memory=", little)}, table).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(status.message(), absl::StrCat("--memory=\"", little, "\" is too little; at least 1 MiB"));
+  }
+  ASSERT_TRUE(ParseArguments({"--memory=1MiB"}, table).ok());
+  EXPECT_EQ(memory, 1u << 20);
 }
 
 TEST(Options, AnAddressIsCheckedAndNamedWithItsFlag) {

@@ -48,6 +48,7 @@ class FakeShard final : public Shard {
   void KeepOnly(const std::vector<std::string>&, uint64_t) override {}
   uint64_t opened() const override { return 0; }
   void Shutdown() override {}
+  std::shared_ptr<CallMemory> call_memory() override { return nullptr; }
   Usage GetUsage() override { return {}; }
 
   void AnswerAll() {

@@ -203,6 +203,8 @@ TEST_F(ServerTest, HelpNamesEveryFlagAndBadOnesAreOneLine) {
       {{}, "coordinator"},
       {{"--coordinator=h:1", "--memroy=1"}, "memory"},
       {{"--coordinator=h:1", "--memory=lots"}, "lots"},
+      {{"--coordinator=h:1", "--memory=0"}, "at least 1 MiB"},
+      {{"--coordinator=h:1", "--memory=64KiB"}, "at least 1 MiB"},
       {{"--coordinator=h:1", "positional"}, "positional"},
       {{"--coordinator=h:1", "--data", data_is_a_file}, data_is_a_file},
       {{"--coordinator=h:1", "--data", data_is_a_file + "/x"}, "--data"},

@@ -42,7 +42,7 @@ struct WirePull {
 
 class ServiceFixture : public ::testing::Test {
  protected:
-  ServiceFixture() {
+  explicit ServiceFixture(uint64_t memory_bytes = uint64_t{256} << 20) : server_(uint64_t{64} << 20, memory_bytes) {
     service_ = MakeParameterServerService(server_.shard.get());
     auto listening = StartGrpcServer("127.0.0.1:0", {service_.get()});
     CHECK(listening.ok()) << listening.status();
