@@ -97,7 +97,12 @@ void CallMemory::Add(int64_t bytes) {
   const int64_t used = used_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (bytes <= 0) return;
   if (used > peak_.load(std::memory_order_relaxed)) RaiseTo(used, &peak_);
-  if (used > counted_.load(std::memory_order_relaxed)) CountAtLeast(used);
+  if (WithOverhead(used) > counted_.load(std::memory_order_relaxed)) CountAtLeast(used);
+}
+
+// Beside what calls use, gRPC holds what has not arrived whole, and the allocator keeps pages that were used.
+int64_t CallMemory::WithOverhead(int64_t bytes) const {
+  return bytes + bytes / 8 + static_cast<int64_t>(base_bytes_ / 2);
 }
 
 // What counts if `bytes` are used.
@@ -105,7 +110,7 @@ int64_t CallMemory::Counted(int64_t bytes) const {
   const int64_t step = static_cast<int64_t>(budget_->bytes_max()) / kStepsOfBudget + 1;
   const int64_t least = static_cast<int64_t>(base_bytes_);
   const int64_t most = static_cast<int64_t>(budget_->bytes_max() / 4 * 3);  // Tables cannot train with nothing.
-  return std::min(std::max((bytes + step - 1) / step * step, least), most);
+  return std::min(std::max((WithOverhead(bytes) + step - 1) / step * step, least), most);
 }
 
 void CallMemory::CountAtLeast(int64_t bytes) {

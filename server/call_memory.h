@@ -77,7 +77,7 @@ class CallMemory {
   uint64_t used_bytes() const { return NotNegative(used_); }
   uint64_t waiting_bytes() const { return NotNegative(waiting_); }
   uint64_t waiting_bytes_max() const { return waiting_bytes_max_; }
-  // In the tables' budget: at least what was used lately, unless that is more than three quarters of it.
+  // In the tables' budget: what was used lately and some more, unless that is more than three quarters of the budget.
   uint64_t counted_bytes() const { return NotNegative(counted_); }
 
  private:
@@ -88,6 +88,7 @@ class CallMemory {
 
   void Add(int64_t bytes);
   void CountAtLeast(int64_t bytes);
+  int64_t WithOverhead(int64_t bytes) const;
   int64_t Counted(int64_t bytes) const;
 
   const std::shared_ptr<MemoryBudget> budget_;  // Shared with the shard, whose last messages may outlive it.

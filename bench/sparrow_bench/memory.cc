@@ -278,7 +278,7 @@ int MemoryCommand(const Arguments& arguments) {
           "Does a server stay within its --memory and 10 % more? It is a process of its own; the workers of one job\n"
           "train a table of ten times its memory over TCP, with keys of which most are cold. Its resident memory is\n"
           "looked at every 10 ms: program, tables, RocksDB, messages and what waits. The exit status is 1 if it was\n"
-          "more than allowed, which below 1 GiB is 64 MiB more.",
+          "more than allowed, which below 1 GiB is 96 MiB more.",
       .examples = "  sparrow-bench memory\n  sparrow-bench memory --workers 4 --keys 100000 --seconds 600\n"};
   if (const std::optional<int> status = ParseCommand(usage, options, arguments)) return *status;
   if (flags.smoke) flags.memory = uint64_t{32} << 20;

@@ -21,7 +21,7 @@ inline uint64_t ResidentBytes(const std::string& process = "self") {
 // (the program, the threads and merges of RocksDB, a batch's scratch space) counts for too much, and has some room of
 // its own.
 inline uint64_t ResidentBytesMax(uint64_t budget) {
-  const uint64_t fixed = budget < (uint64_t{1} << 30) ? uint64_t{64} << 20 : 0;
+  const uint64_t fixed = budget < (uint64_t{1} << 30) ? uint64_t{96} << 20 : 0;
   return budget + budget / 10 + fixed;
 }
 

@@ -76,7 +76,7 @@ TEST(Options, BytesBelowTheLeastAreRefusedAndNamed) {
   for (const char* little : {"0", "1", "1023KiB"}) {
     const absl::Status status = ParseArguments({absl::StrCat("--memory=", little)}, table).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_EQ(status.message(), absl::StrCat("--memory=\"", little, "\" is too little; at least 1 MiB"));
+    EXPECT_EQ(status.message(), absl::StrCat("--memory=\"", little, "\" is too little; at least 1.0 MiB"));
   }
   ASSERT_TRUE(ParseArguments({"--memory=1MiB"}, table).ok());
   EXPECT_EQ(memory, 1u << 20);

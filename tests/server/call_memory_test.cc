@@ -59,7 +59,7 @@ TEST(CallMemory, TheFirstUseTakesTheBaseAndOrdinaryCallsFitInIt) {
     const CallMemory::Hold hold = memory.calls.Use(kMiB);
     EXPECT_EQ(memory.calls.used_bytes(), kMiB);
     EXPECT_EQ(memory.budget_used(), 64 * kMiB);
-    const CallMemory::Hold more = memory.calls.Use(60 * kMiB);
+    const CallMemory::Hold more = memory.calls.Use(20 * kMiB);
     EXPECT_EQ(memory.budget_used(), 64 * kMiB);
   }
   EXPECT_EQ(memory.calls.used_bytes(), 0u);
