@@ -55,9 +55,11 @@ int Main(const std::vector<std::string>& arguments) {
        "most, "
        "for reading and writing there; and for calls, a sixteenth or what they need, with pushes that wait for other "
        "workers'. From 1GiB on the process stays within it and 10 % more, its own 30 MiB included, but for messages "
-       "that have not arrived whole. Pushes that would have more than 7/16 of it wait are refused. At least 1MiB."},
+       "that have not arrived whole. Pushes that would have more than half of what is not for reading and writing wait "
+       "are refused. At least 1MiB."},
       {"disk", BytesFlag{&options.disk_bytes},
-       "Disk for rows in --data, as in 100GiB: half for the rows, half for merging their files; a job that needs more fails. 0: no limit."},
+       "Disk for rows in --data, as in 100GiB: half for the rows, half for merging their files; a job that needs more "
+       "fails. 0: no limit."},
       {"checkpoint-root", &options.checkpoint_root,
        "Directory under which checkpoints lie: the same shared one for all members of the cluster."},
       {"metrics", AddressFlag{&options.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},
