@@ -37,7 +37,9 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
       {"memory", BytesFlag{&cluster.memory_bytes, kMemoryBytesMin},
        "DRAM for the rows of each server; what is over goes to disk.", false},
       {"disk", BytesFlag{&cluster.disk_bytes},
-       "Disk for the rows of each server: half for them, half for merging their files; a job that needs more fails. 0: no limit.", false},
+       "Disk for the rows of each server: half for them, half for merging their files; a job that needs more fails. "
+       "0: no limit.",
+       false},
       {"checkpoint-root", &cluster.checkpoint_root, "Directory that checkpoints are written under.", false},
       {"resume", &resume, "Goes on from this checkpoint, a directory under --checkpoint-root.", false},
       {"metrics", AddressFlag{&cluster.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},
