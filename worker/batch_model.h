@@ -16,7 +16,7 @@ namespace sparrow {
 //
 // A lone worker goes through its batch in two pieces, cut where two workers would share it, and adds their gradients:
 // fp32 sums depend on their order, and in a network of ReLUs a last bit soon decides whether a unit is on, so only
-// equal sums give equal losses. Thus one and two workers train bit for bit alike.
+// equal sums train equal weights. Thus one and two workers have the same weights, bit for bit.
 class BatchModel {
  public:
   // Both outlive it. `cut` is the number of samples in the first piece, 0: the batch is one piece.
