@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/status_macros.h"
@@ -61,8 +63,10 @@ absl::StatusOr<NpyHeader> ParseDictionary(absl::string_view text, const std::str
     }
   }
   if (!known) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": .npy element type ", descr.substr(0, 8), "; expected one of <i4 <i8 <u8 <f4 <f8"));
+    const absl::string_view found = absl::StripPrefix(descr.substr(0, 8), "'");
+    return absl::InvalidArgumentError(absl::StrCat(path, ": .npy element type ",
+                                                   absl::CHexEscape(found.substr(0, found.find('\''))),
+                                                   "; expected one of <i4 <i8 <u8 <f4 <f8"));
   }
   ASSIGN_OR_RETURN(const absl::string_view order, Field(text, "fortran_order", path));
   if (!absl::StartsWith(order, "False"))
@@ -76,7 +80,8 @@ absl::StatusOr<NpyHeader> ParseDictionary(absl::string_view text, const std::str
   for (absl::string_view part : absl::StrSplit(shape.substr(1, close - 1), ',', absl::SkipWhitespace())) {
     uint64_t extent = 0;
     if (!absl::SimpleAtoi(part, &extent))
-      return absl::InvalidArgumentError(absl::StrCat(path, ": .npy shape has \"", part, "\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": .npy shape has \"", absl::CHexEscape(part.substr(0, 32)), "\""));
     if (extent != 0 && elements > std::numeric_limits<uint64_t>::max() / 16 / extent) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": .npy shape overflows 64 bits"));
     }

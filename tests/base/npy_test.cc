@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -83,6 +84,14 @@ TEST_F(NpyTest, TooFewOrTooManyBytesAreDataLoss) {
     auto writer = NpyWriter::Create(path, NpyType::kInt32, {3});
     ASSERT_TRUE((*writer)->Append(std::string(bytes, 'x')).ok());
     EXPECT_TRUE(absl::IsDataLoss((*writer)->Close()));
+  }
+}
+
+TEST_F(NpyTest, AHeadersBytesAreEscapedInTheMessage) {
+  for (const auto& [dictionary, part] :
+       {std::pair("{'descr': '<f\n\x01', 'fortran_order': False, 'shape': (5,), }", "element type <f\\n\\x01;"),
+        std::pair("{'descr': '<f4', 'fortran_order': False, 'shape': (5\n6,), }", "shape has \"5\\n6\"")}) {
+    ExpectRefused(FileWith(dictionary, 20), part);
   }
 }
 
