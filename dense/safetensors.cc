@@ -74,18 +74,23 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const Json& valu
   return entry;
 }
 
-// The header as JSON. nlohmann keeps the last of two members of one name; here that is an error.
+// The header as JSON. nlohmann keeps the last of two members of one name; here that is an error. So is what is nested
+// deeper than any header: printing it in a message would take as much stack as it is deep.
 absl::StatusOr<Json> ParseHeader(absl::string_view text) {
+  constexpr int kDepthMax = 3;
   std::set<std::string> names;
   std::string twice;
+  bool too_deep = false;
   const Json::parser_callback_t see = [&](int depth, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
       twice = value.get<std::string>();
     }
-    return true;
+    too_deep = too_deep || depth > kDepthMax;
+    return depth <= kDepthMax;
   };
   Json header = Json::parse(text.begin(), text.end(), see, /*allow_exceptions=*/false);
   if (!header.is_object()) return absl::InvalidArgumentError("the header is no JSON object");
+  if (too_deep) return absl::InvalidArgumentError(absl::StrCat("the header is nested deeper than ", kDepthMax));
   if (!twice.empty()) return absl::InvalidArgumentError(absl::StrCat("the header names \"", twice, "\" twice"));
   return header;
 }

@@ -160,6 +160,16 @@ TEST_F(Safetensors, LyingHeadersAreRefused) {
   EXPECT_THAT(message(std::string(100'000, '['), 0), HasSubstr("no JSON object"));
 }
 
+TEST_F(Safetensors, DeepNestingTakesNoStack) {
+  const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+  for (const std::string& entry :
+       {R"("shape":[)" + deep + R"(],"data_offsets":[0,8])", R"("shape":[2],"data_offsets":[0,)" + deep + "]"}) {
+    const absl::Status status = ReadCrafted(R"({"w":{"dtype":"F32",)" + entry + "}}", 8);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nested deeper than 3"));
+  }
+}
+
 TEST_F(Safetensors, HeaderLengthBeyondTheFileAllocatesNothing) {
   for (uint64_t length : {uint64_t{9}, uint64_t{99'999'999}, uint64_t{1} << 40, ~uint64_t{0}}) {
     const absl::Status status = ReadRaw(std::string(reinterpret_cast<const char*>(&length), 8) + "{}");
