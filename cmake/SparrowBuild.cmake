@@ -31,8 +31,15 @@ add_compile_options(
 if(SPARROW_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPARROW_SANITIZE}> $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
   add_link_options(-fsanitize=${SPARROW_SANITIZE})
-  # GCC's -Wmaybe-uninitialized and -Wrestrict misfire on instrumented code.
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized> $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Its -Wmaybe-uninitialized and -Wrestrict misfire on instrumented code.
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized> $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
+  endif()
+endif()
+if(SPARROW_LIBFUZZER)
+  # What is fuzzed is in the libraries, so these count their branches, too; tests/fuzz links libFuzzer itself.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+  add_link_options(-fsanitize=fuzzer-no-link)
 endif()
 
 if(SPARROW_SANITIZE MATCHES thread)
