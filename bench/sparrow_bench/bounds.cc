@@ -3,11 +3,13 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "base/parallel.h"
 #include "bench/sparrow_bench/plane.h"
 #include "embedding/pages.h"
 #include "sparrow/v1/parameter_server.grpc.pb.h"
@@ -88,25 +90,32 @@ double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, const CallByt
 }
 
 double GatherRowsPerSecond(const Setup& setup, int64_t milliseconds, const Plane& plane) {
-  constexpr size_t kAhead = 8;
+  constexpr int64_t kRowsPerThread = 1024;  // Not more than tables give a thread (embedding/dram_tier.cc).
   const size_t row_bytes = static_cast<size_t>(setup.dim) * sizeof(float);
+  // About 2 KiB on their way: more at once, of long rows, is slower.
+  const int64_t ahead = std::clamp<int64_t>(2048 / static_cast<int64_t>(row_bytes), 1, 16);
   const Pages pages(static_cast<uint64_t>(setup.rows) * row_bytes);
   CHECK(pages.data() != nullptr) << "no memory for the gather bound";
   std::memset(pages.data(), 1, pages.bytes());
   std::vector<std::vector<char>> into(static_cast<size_t>(setup.workers),
                                       std::vector<char>(static_cast<size_t>(setup.keys) * row_bytes));
-  const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
-    const std::span<const Key> keys = plane.partition(i + worker * 7).keys(0);
-    char* out = into[worker].data();
-    for (size_t k = 0; k < keys.size(); ++k, out += row_bytes) {
-      if (k + kAhead < keys.size()) {
-        const char* next = pages.data() + keys[k + kAhead] * row_bytes;
-        for (size_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(next + line);
-      }
-      std::memcpy(out, pages.data() + keys[k] * row_bytes, row_bytes);
-    }
-  });
-  return static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
+  const auto rate = [&](int64_t rows_per_thread) {
+    const Times times = Repeat(setup.workers, milliseconds, [&](size_t worker, size_t i) {
+      const std::span<const Key> keys = plane.partition(i + worker * 7).keys(0);
+      ParallelFor(static_cast<int64_t>(keys.size()), rows_per_thread, [&](int64_t begin, int64_t end) {
+        char* out = into[worker].data() + static_cast<size_t>(begin) * row_bytes;
+        for (int64_t k = begin; k < end; ++k, out += row_bytes) {
+          if (k + ahead < end) {
+            const char* next = pages.data() + keys[k + ahead] * row_bytes;
+            for (size_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(next + line);
+          }
+          std::memcpy(out, pages.data() + keys[k] * row_bytes, row_bytes);
+        }
+      });
+    });
+    return static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
+  };
+  return std::max(rate(setup.keys), rate(kRowsPerThread));
 }
 
 }  // namespace sparrow::bench

@@ -112,7 +112,8 @@ struct CallBytes {
 double EchoRowsPerSecond(const Setup& setup, int64_t milliseconds, const CallBytes& bytes);
 
 // Rows a second if the plane's keys' rows are copied out of one array on huge pages by their number, with prefetches,
-// without index or lock, by as many threads.
+// without index or lock. Each worker does it alone, and with as many threads as tables use for so many rows: what is
+// faster counts.
 double GatherRowsPerSecond(const Setup& setup, int64_t milliseconds, const Plane& plane);
 
 RowType WireType(const std::string& wire);

@@ -46,7 +46,8 @@ int PullCommand(const Arguments& arguments) {
            "How many rows a second do workers get from servers? One call in flight for each worker, of unique keys "
            "uniform over a table that is all in memory; servers and workers are in this process. Without flags that "
            "choose one measurement, a table of them. The bound over a socket is an echo of the same bytes in as many "
-           "gRPC calls; in process it is a prefetched gather of the same rows from one array on huge pages.",
+           "gRPC calls; in process it is a prefetched gather of the same rows from one array on huge "
+           "pages, by one thread a worker or, if that is faster, by all that a table uses for so many rows.",
        .table = {{},
                  {.transport = "unix"},
                  {.wire = "bf16"},

@@ -55,7 +55,8 @@ int PushCommand(const Arguments& arguments) {
            "the other, each of unique keys uniform over a table that is all in memory; servers and worker are in this "
            "process. Without flags that choose one measurement, a table of them. The bound over a socket is the same "
            "bytes in as many gRPC calls to a server that ignores them; in process it is a prefetched gather of the "
-           "rows, which a push reads and writes.",
+           "rows, which a push reads and writes, by one thread or, if that is faster, by all that a table uses for so "
+           "many rows.",
        .table = {{}, {.transport = "unix"}, {.wire = "bf16"}, {.keys = 16384}, {.servers = 2}, {.transport = "direct"}},
        .check = CheckOneWorker,
        .measure = Measure},
