@@ -56,7 +56,7 @@ void ColdReadsOfTable(benchmark::State& state) {
   state.counters["multiget_rows/s"] = static_cast<double>(sum.rows) / sum.multiget_seconds;
   state.counters["of_multiget"] = sum.multiget_seconds / sum.table_seconds;
   state.counters["cold"] = static_cast<double>(sum.cold) / static_cast<double>(sum.rows);
-  state.counters["checksum"] = sum.checksum;
+  state.counters["checksum"] = static_cast<double>(sum.checksum);
 }
 BENCHMARK(ColdReadsOfTable)->Name("ColdReads")->UseManualTime()->Unit(benchmark::kMillisecond);
 

@@ -3,10 +3,14 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <fstream>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/parallel.h"
@@ -22,6 +26,7 @@
 #include "dense/dense_optimizer.h"
 #include "dense/model.h"
 #include "embedding/table_config.h"
+#include "tests/support/forwarding_transport.h"
 #include "worker/checkpoint.h"
 #include "worker/job_layout.h"
 #include "worker/ps_client.h"
@@ -29,12 +34,51 @@
 namespace sparrow::bench {
 namespace {
 
+// When the push of each step began. Thread-safe.
+class PushTimes {
+ public:
+  void Note(uint64_t step) {
+    absl::MutexLock lock(&mu_);
+    if (at_.size() <= step) at_.resize(step + 1, absl::InfinitePast());
+    if (at_[step] == absl::InfinitePast()) at_[step] = absl::Now();  // A part that is sent again is no other step.
+  }
+  // Milliseconds from the push of the step before to that of each step of the window.
+  std::vector<double> StepMs(const Window& window) const {
+    absl::MutexLock lock(&mu_);
+    CHECK_EQ(at_.size(), window.warm_up + window.measured);
+    std::vector<double> ms;
+    for (uint64_t step = window.warm_up; step < at_.size(); ++step) {
+      ms.push_back(absl::ToDoubleMilliseconds(at_[step] - at_[step - 1]));
+    }
+    return ms;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<absl::Time> at_ ABSL_GUARDED_BY(mu_);  // [steps]
+};
+
+class TimedTransport final : public ForwardingTransport {
+ public:
+  TimedTransport(std::unique_ptr<PsTransport> inner, PushTimes* times)
+      : ForwardingTransport(std::move(inner)), times_(times) {}
+
+  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
+    times_->Note(request->message.step());
+    ForwardingTransport::Push(request, response, timeout, std::move(done));
+  }
+
+ private:
+  PushTimes* const times_;
+};
+
 // Everything that only grows, at one moment.
 struct Counts {
   absl::Time at;
   double cpu_seconds = 0;
   double steps = 0;
-  double rows_used = 0;
+  double rows_pulled = 0;
+  double rows_used = 0;  // Pulled and pushed.
   std::array<double, kStepParts> part_seconds{};
   Shard::Usage usage;
 };
@@ -53,6 +97,7 @@ Counts Count(const WorkerMetrics& metrics, EmbeddedCluster* cluster) {
   counts.at = absl::Now();
   counts.cpu_seconds = CpuSeconds();
   counts.steps = metrics.steps.Value();
+  counts.rows_pulled = metrics.rows_pulled.Value();
   counts.rows_used = metrics.rows_pulled.Value() + metrics.rows_pushed.Value();
   for (size_t part = 0; part < kStepParts; ++part) counts.part_seconds[part] = metrics.step_seconds[part].Sum();
   counts.usage = cluster->shard(0)->GetUsage();
@@ -87,6 +132,11 @@ RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string
   job.mutable_checkpoint()->set_at_end(false);
   job.mutable_train()->set_loss_every_steps(1);
   job.mutable_train()->set_steps_max(window.warm_up + window.measured);
+  PushTimes push_times;
+  options.wrap_transport = [wrap = options.wrap_transport, &push_times](std::unique_ptr<PsTransport> inner) {
+    if (wrap != nullptr) inner = wrap(std::move(inner));
+    return std::make_unique<TimedTransport>(std::move(inner), &push_times);
+  };
   absl::StatusOr<std::unique_ptr<EmbeddedCluster>> started = EmbeddedCluster::Start(options);
   CHECK(started.ok()) << started.status();
   EmbeddedCluster* const cluster = started->get();
@@ -115,6 +165,11 @@ RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string
   const double steps = end.steps - begin.steps;
   const double cold_reads = static_cast<double>(end.usage.cold_reads - begin.usage.cold_reads);
   figures.step_ms = 1e3 * seconds / steps;
+  const std::vector<double> step_ms = push_times.StepMs(window);
+  figures.step_p50_ms = Percentile(step_ms, 0.5);
+  figures.step_p99_ms = Percentile(step_ms, 0.99);
+  figures.rows_of_step = (end.rows_pulled - begin.rows_pulled) / steps;
+  figures.rows_per_second = (end.rows_pulled - begin.rows_pulled) / seconds;
   figures.cpu_ms = 1e3 * (end.cpu_seconds - begin.cpu_seconds) / steps;
   figures.samples_per_second = steps * job.train().batch_size() / seconds;
   for (size_t part = 0; part < kStepParts; ++part) {
@@ -128,6 +183,24 @@ RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string
   for (const v1::LossPoint& point : status.loss_curve()) figures.losses.push_back(point.loss());
   CHECK_EQ(figures.losses.size(), window.warm_up + window.measured);
   return figures;
+}
+
+Measurement MeasurementOf(const std::string& name, const v1::Job& job, const EmbeddedClusterOptions& cluster,
+                          const RunFigures& figures) {
+  for (const v1::TableConfig& table : job.tables()) CHECK_EQ(table.dim(), job.tables(0).dim());
+  uint64_t checksum = 0;
+  for (const double loss : figures.losses) checksum = Mix64(checksum + std::bit_cast<uint64_t>(loss));
+  return {.name = name,
+          .transport = cluster.sockets ? "tcp" : "direct",
+          .wire = kWireNames[job.train().pull_type()],
+          .keys = static_cast<uint64_t>(std::llround(figures.rows_of_step)),
+          .dim = job.tables(0).dim(),
+          .servers = 1,
+          .workers = 1,
+          .rows_per_second = figures.rows_per_second,
+          .p50_ms = figures.step_p50_ms,
+          .p99_ms = figures.step_p99_ms,
+          .checksum = HexChecksum(checksum)};
 }
 
 absl::StatusOr<v1::Job> LoadClickJob(const std::string& jobs, const std::string& name, const std::string& log) {

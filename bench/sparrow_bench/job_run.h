@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/sparrow_bench/report.h"
 #include "client/embedded_cluster.h"
 #include "sparrow/v1/job.pb.h"
 #include "worker/metrics.h"
@@ -23,7 +24,11 @@ struct Window {
 // What the measured steps cost, and what they left.
 struct RunFigures {
   double samples_per_second = 0;
+  double rows_per_second = 0;  // Unique rows pulled, each step's;
+  double rows_of_step = 0;     // of one, in the mean.
   double step_ms = 0;
+  double step_p50_ms = 0;  // From one step's push to the next one's.
+  double step_p99_ms = 0;
   double cpu_ms = 0;  // Of all threads of this process, a step: it depends least on what else the machine does.
   std::array<double, kStepParts> part_ms{};  // Of a step.
   double cold_reads_per_second = 0;
@@ -40,6 +45,10 @@ struct RunFigures {
 // Trains window.warm_up + window.measured steps from the checkpoint `restore_from` (empty: from the beginning), with
 // one worker and one server, and writes no checkpoint. CHECKs that the job succeeds.
 RunFigures RunJob(v1::Job job, EmbeddedClusterOptions cluster, const std::string& restore_from, const Window& window);
+
+// What the report says of such a run; the bound is left out. REQUIRES: the tables of `job` have one dim.
+Measurement MeasurementOf(const std::string& name, const v1::Job& job, const EmbeddedClusterOptions& cluster,
+                          const RunFigures& figures);
 
 // The job file `name`.textproto of the directory `jobs`, set to read the click log `log` and to test nothing.
 absl::StatusOr<v1::Job> LoadClickJob(const std::string& jobs, const std::string& name, const std::string& log);

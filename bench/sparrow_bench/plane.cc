@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/options.h"
 #include "base/random.h"
@@ -21,14 +20,12 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr const char* kWires[] = {"fp32", "bf16", "fp16", "int8"};  // By RowType.
-
 double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
 absl::Status CheckNames(const Setup& setup) {
-  if (std::find(std::begin(kWires), std::end(kWires), setup.wire) == std::end(kWires)) {
+  if (std::find(std::begin(kWireNames), std::end(kWireNames), setup.wire) == std::end(kWireNames)) {
     return absl::InvalidArgumentError(absl::StrCat("--wire ", setup.wire, ": expected fp32, bf16, fp16 or int8"));
   }
   if (setup.transport != "tcp" && setup.transport != "unix" && setup.transport != "direct") {
@@ -77,7 +74,7 @@ std::optional<int> ParseFlags(const Direction& direction, const std::string& pro
 }  // namespace
 
 RowType WireType(const std::string& wire) {
-  return static_cast<RowType>(std::find(std::begin(kWires), std::end(kWires), wire) - std::begin(kWires));
+  return static_cast<RowType>(std::find(std::begin(kWireNames), std::end(kWireNames), wire) - std::begin(kWireNames));
 }
 
 int RunDirection(const Direction& direction, const Arguments& arguments) {
@@ -104,7 +101,9 @@ int RunDirection(const Direction& direction, const Arguments& arguments) {
     measurements.back().name = absl::StrCat(direction.command, setup.transport == "direct" ? "_in_process" : "");
     PrintMeasurement(measurements.back(), measurements.size() == 1);
   }
-  const absl::Status written = WriteJson(measurements, flags.json);
+  std::vector<Fields> report;
+  for (const Measurement& measurement : measurements) report.push_back(FieldsOf(measurement));
+  const absl::Status written = WriteJson(report, flags.json);
   if (written.ok()) return 0;
   std::fprintf(stderr, "sparrow-bench: %s\n", std::string(written.message()).c_str());
   return 1;
@@ -264,7 +263,7 @@ Measurement Summarise(const Setup& setup, const Flags& flags, const Plane& plane
   result.rows_per_second = static_cast<double>(setup.keys) * static_cast<double>(times.each.size()) / times.all;
   result.p50_ms = 1e3 * Percentile(times.each, 0.5);
   result.p99_ms = 1e3 * Percentile(times.each, 0.99);
-  result.checksum = absl::StrFormat("%016x", checksum);
+  result.checksum = HexChecksum(checksum);
   if (setup.transport == "direct") {
     result.bound = "prefetched gather";
     result.bound_rows_per_second = GatherRowsPerSecond(setup, flags.milliseconds, plane);

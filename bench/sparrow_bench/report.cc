@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/file.h"
 
@@ -35,25 +36,17 @@ absl::Status WriteJson(const std::vector<Fields>& objects, const std::string& pa
   return WriteFileAtomically(path, list.dump(2) + "\n");
 }
 
-absl::Status WriteJson(const std::vector<Measurement>& measurements, const std::string& path) {
-  std::vector<Fields> objects;
-  for (const Measurement& m : measurements) {
-    objects.push_back({{"name", m.name},
-                       {"transport", m.transport},
-                       {"wire", m.wire},
-                       {"keys", m.keys},
-                       {"dim", m.dim},
-                       {"servers", m.servers},
-                       {"workers", m.workers},
-                       {"rows_per_second", m.rows_per_second},
-                       {"p50_ms", m.p50_ms},
-                       {"p99_ms", m.p99_ms},
-                       {"bound", m.bound},
-                       {"bound_rows_per_second", m.bound_rows_per_second},
-                       {"checksum", m.checksum}});
-  }
-  return WriteJson(objects, path);
+Fields FieldsOf(const Measurement& m) {
+  return {{"name", m.name},        {"transport", m.transport},
+          {"wire", m.wire},        {"keys", m.keys},
+          {"dim", m.dim},          {"servers", m.servers},
+          {"workers", m.workers},  {"rows_per_second", m.rows_per_second},
+          {"p50_ms", m.p50_ms},    {"p99_ms", m.p99_ms},
+          {"bound", m.bound},      {"bound_rows_per_second", m.bound_rows_per_second},
+          {"checksum", m.checksum}};
 }
+
+std::string HexChecksum(uint64_t checksum) { return absl::StrFormat("%016x", checksum); }
 
 double Percentile(std::vector<double> values, double share) {
   CHECK(!values.empty());

@@ -33,6 +33,7 @@ struct Way {
 
 struct Measured {
   Way way;
+  Measurement row;  // But for name and bound.
   RunFigures figures;
   std::string bound;
   double bound_ms = 0;  // Of a step.
@@ -56,18 +57,19 @@ void Print(const std::string& name, const Measured& m, bool first, bool equal) {
 
 Fields Report(const std::string& name, const Measured& m, bool equal) {
   const RunFigures& f = m.figures;
-  Fields fields = {{"name", name},
-                   {"transport", m.way.sockets ? "tcp" : "direct"},
-                   {"prefetch", m.way.prefetch},
-                   {"pull_delay_ms", m.way.delay_ms},
-                   {"step_ms", f.step_ms},
-                   {"cpu_ms", f.cpu_ms}};
+  Measurement row = m.row;
+  row.name = name;
+  row.bound = m.bound;
+  row.bound_rows_per_second = 1e3 * f.rows_of_step / m.bound_ms;
+  Fields fields = FieldsOf(row);
+  fields.insert(
+      fields.end(),
+      {{"prefetch", m.way.prefetch}, {"pull_delay_ms", m.way.delay_ms}, {"step_ms", f.step_ms}, {"cpu_ms", f.cpu_ms}});
   for (size_t part = 0; part < kStepParts; ++part) {
     fields.emplace_back(absl::StrCat(kStepPartNames[part], "_ms"), f.part_ms[part]);
   }
   fields.insert(fields.end(), {{"losses_equal", equal},
                                {"samples_per_second", f.samples_per_second},
-                               {"bound", m.bound},
                                {"bound_samples_per_second", f.samples_per_second * f.step_ms / m.bound_ms}});
   return fields;
 }
@@ -92,6 +94,7 @@ absl::Status MeasureJob(const std::string& name, const v1::Job& job, const Windo
     Measured measured;
     measured.way = way;
     measured.figures = RunJob(changed, cluster, /*restore_from=*/"", window);
+    measured.row = MeasurementOf("", changed, cluster, measured.figures);
     return measured;
   };
   const auto add = [&](const std::string& row, const Measured& measured) {

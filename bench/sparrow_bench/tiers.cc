@@ -39,6 +39,7 @@ struct Tier {
   uint64_t resident_bytes = 0;
   bool losses_equal = true;
   RunFigures figures;
+  Measurement row;  // But for the bound.
 };
 
 void Print(const Tier& tier, const Tier& all, uint64_t record_bytes) {
@@ -59,15 +60,18 @@ void Print(const Tier& tier, const Tier& all, uint64_t record_bytes) {
 
 Fields Report(const Tier& tier, const Tier& all, uint64_t record_bytes) {
   const RunFigures& f = tier.figures;
-  Fields fields = {{"name", tier.name},
-                   {"times_budget", tier.times},
-                   {"budget_bytes", tier.budget_bytes},
-                   {"table_bytes", record_bytes},
-                   {"rows", f.rows},
-                   {"dram_bytes", f.table_bytes},
-                   {"resident_bytes", tier.resident_bytes},
-                   {"step_ms", f.step_ms},
-                   {"cpu_ms", f.cpu_ms}};
+  Measurement row = tier.row;
+  row.bound = "everything in DRAM";
+  row.bound_rows_per_second = all.row.rows_per_second;
+  Fields fields = FieldsOf(row);
+  fields.insert(fields.end(), {{"times_budget", tier.times},
+                               {"budget_bytes", tier.budget_bytes},
+                               {"table_bytes", record_bytes},
+                               {"rows", f.rows},
+                               {"dram_bytes", f.table_bytes},
+                               {"resident_bytes", tier.resident_bytes},
+                               {"step_ms", f.step_ms},
+                               {"cpu_ms", f.cpu_ms}});
   for (size_t part = 0; part < kStepParts; ++part) {
     fields.emplace_back(absl::StrCat(kStepPartNames[part], "_ms"), f.part_ms[part]);
   }
@@ -76,7 +80,6 @@ Fields Report(const Tier& tier, const Tier& all, uint64_t record_bytes) {
                                {"evictions_per_second", f.evictions_per_second},
                                {"losses_equal", tier.losses_equal},
                                {"samples_per_second", f.samples_per_second},
-                               {"bound", "everything in DRAM"},
                                {"bound_samples_per_second", all.figures.samples_per_second}});
   return fields;
 }
@@ -84,25 +87,35 @@ Fields Report(const Tier& tier, const Tier& all, uint64_t record_bytes) {
 Fields MeasureColdReads(const TiersFlags& flags) {
   ColdReads reads(static_cast<uint64_t>(flags.cold_rows));
   ColdReads::Batch sum;
-  reads.Next();  // The first opens files.
+  const ColdReads::Batch first = reads.Next();  // It opens files.
+  std::vector<double> batch_ms;
   while (sum.table_seconds < static_cast<double>(flags.milliseconds) / 1000) {
     const ColdReads::Batch batch = reads.Next();
     sum.rows += batch.rows;
     sum.cold += batch.cold;
     sum.table_seconds += batch.table_seconds;
+    batch_ms.push_back(1e3 * batch.table_seconds);
     sum.multiget_seconds += batch.multiget_seconds;
   }
   const double rows = static_cast<double>(sum.rows);
   absl::PrintF("cold reads: %.0f rows/s, RocksDB's MultiGet %.0f rows/s: %.1f%% of it; %.1f%% of them from disk\n",
                rows / sum.table_seconds, rows / sum.multiget_seconds, 100 * sum.multiget_seconds / sum.table_seconds,
                100 * static_cast<double>(sum.cold) / rows);
-  return {{"name", "cold_reads"},
-          {"keys", uint64_t{ColdReads::kBatch}},
-          {"dim", uint64_t{ColdTableSpec().dim}},
-          {"cold_share", static_cast<double>(sum.cold) / rows},
-          {"rows_per_second", rows / sum.table_seconds},
-          {"bound", "RocksDB's MultiGet"},
-          {"bound_rows_per_second", rows / sum.multiget_seconds}};
+  Fields fields = FieldsOf({.name = "cold_reads",
+                            .transport = "direct",
+                            .wire = "fp32",
+                            .keys = first.rows,
+                            .dim = ColdTableSpec().dim,
+                            .servers = 0,  // A table alone, and one thread that reads it.
+                            .workers = 1,
+                            .rows_per_second = rows / sum.table_seconds,
+                            .p50_ms = Percentile(batch_ms, 0.5),
+                            .p99_ms = Percentile(batch_ms, 0.99),
+                            .bound = "RocksDB's MultiGet",
+                            .bound_rows_per_second = rows / sum.multiget_seconds,
+                            .checksum = HexChecksum(first.checksum)});
+  fields.emplace_back("cold_share", static_cast<double>(sum.cold) / rows);
+  return fields;
 }
 
 absl::Status Measure(const TiersFlags& flags) {
@@ -137,6 +150,7 @@ absl::Status Measure(const TiersFlags& flags) {
     cluster.checkpoint_root = directory.File("out");
     cluster.memory_bytes = tier.budget_bytes;
     tier.figures = RunJob(job, cluster, full, window);
+    tier.row = MeasurementOf(tier.name, job, cluster, tier.figures);
     tier.resident_bytes = tier.figures.resident_bytes - std::min(tier.figures.resident_bytes, resident_before);
     if (times == 0) {
       all = tier;

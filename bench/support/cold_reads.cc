@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -117,7 +118,7 @@ ColdReads::Batch ColdReads::Next() {
   CHECK(parts_->table->Pull(keys, PullMode::kLook, floats).ok());
   result.table_seconds = Seconds(start);
   result.cold = parts_->table->Stats().cold_reads - cold_before;
-  result.checksum = floats[0];
+  for (const float weight : floats) result.checksum = Mix64(result.checksum + std::bit_cast<uint32_t>(weight));
 
   start = std::chrono::steady_clock::now();
   std::vector<std::array<char, 10>> bytes(keys.size());

@@ -46,7 +46,7 @@ class ColdReads {
     uint64_t cold = 0;  // Of them, read from the cold tier.
     double table_seconds = 0;
     double multiget_seconds = 0;
-    double checksum = 0;  // Of the rows.
+    uint64_t checksum = 0;  // Of the rows, in their order.
   };
   // Reads a batch of keys from the table and then from RocksDB, which takes turns with it so that both see the same
   // machine. CHECKs that they give the same weights.
