@@ -32,7 +32,7 @@ struct SparseOptimizer {
 
 // Floats of optimizer state of a row, in this order: momentum m; Adagrad a; row-wise Adagrad one a; Adam m, v; row-wise
 // Adam m, one v; FTRL z, n; RMSprop v.
-SPARROW_HOST_DEVICE inline uint32_t StateFloats(SparseOptimizerKind kind, uint32_t dim) {
+SPARROW_HOST_DEVICE constexpr uint32_t StateFloats(SparseOptimizerKind kind, uint32_t dim) {
   switch (kind) {
     case SparseOptimizerKind::kSgd:
       return 0;

@@ -1,0 +1,70 @@
+#ifndef SPARROW_EMBEDDING_SPARSE_UPDATE_GPU_H_
+#define SPARROW_EMBEDDING_SPARSE_UPDATE_GPU_H_
+
+// The CUDA half of embedding/sparse_update.h, for row records in GPU memory. Needs CUDA and base/cuda only.
+//
+// Two calls. GroupLookupsGpu sorts a batch's look-ups by row; it needs no gradient, so it can run beside the forward.
+// SparseUpdateGpu then sums the gradients of each row and updates it, reading and writing it once. Neither allocates
+// nor waits, so both can be captured in a CUDA graph; what changes from step to step lies in GPU memory.
+//
+// Deterministic: no float atomics. Up to 64 look-ups of a row are summed in the order of the CPU half; more of them in
+// runs of 64, whose sums are then added in an order that depends on their number alone. So a row's bits depend on its
+// own look-ups, not on its slot or on what else is in the batch. They equal the CPU half's where the sums do, but for
+// the powers in Adam's bias corrections.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/cuda/stream.h"
+#include "embedding/bag_gpu.h"
+#include "embedding/optimizer.h"
+#include "embedding/row_layout.h"
+
+namespace sparrow {
+
+// embedding/apply.h ApplyOptions, read from GPU memory when the update runs.
+struct SparseStep {
+  double gradient_scale = 1;
+  double learning_rate_factor = 1;
+  uint64_t step = 0;
+};
+
+// What a workspace is for. A batch may have fewer look-ups than `lookups`: those behind bags.offsets[bags.rows] are
+// passed over. That is how one CUDA graph serves batches of several sizes.
+struct SparseUpdateSize {
+  uint32_t lookups = 0;  // Below 2^31.
+  uint32_t slots = 0;    // Rows in the array of records; below 2^32 - 1.
+  uint32_t dim = 0;
+};
+
+// The gradients of the pooled output, in GPU memory. Bags are those of `features` features, one feature after the
+// other: bag f * samples + i belongs to sample i, and its gradient begins at values[i * stride + columns[f]].
+struct DeviceGradients {
+  const float* values = nullptr;      // [samples, stride]
+  const uint32_t* columns = nullptr;  // [features]
+  uint32_t samples = 0;               // bags.rows = features * samples.
+  uint32_t stride = 0;
+  bool columns_divide_by_4 = false;  // All of them. Then, if dim and stride do too, loads are 16 bytes wide.
+};
+
+// An array of records in GPU memory, each in a slot of layout.slot_bytes().
+struct DeviceRecords {
+  char* data = nullptr;  // At a multiple of 16.
+  RowLayout layout;      // Of float32 storage.
+};
+
+// Bytes of GPU memory that both calls need, at a multiple of 256.
+size_t SparseUpdateWorkspaceBytes(const SparseUpdateSize& size);
+
+// bags.index are slots. Queued on `queue`.
+void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, void* workspace, const Stream& queue);
+
+// REQUIRES: GroupLookupsGpu of the same bags, size and workspace has run or is queued before. Workspace contents are
+// used up.
+void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceGradients& gradients,
+                     const SparseOptimizer& optimizer, const SparseStep* step /*in GPU memory*/,
+                     const DeviceRecords& records, void* workspace, const Stream& queue);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_EMBEDDING_SPARSE_UPDATE_GPU_H_

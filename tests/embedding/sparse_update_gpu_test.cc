@@ -1,0 +1,376 @@
+// The twins of embedding/sparse_update.h: the CUDA half against the CPU half on random, non-zero data.
+
+#include "embedding/sparse_update_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cuda/device_buffer.h"
+#include "base/random.h"
+#include "embedding/sparse_update.h"
+
+namespace sparrow {
+namespace {
+
+using Kind = SparseOptimizerKind;
+
+constexpr Kind kKinds[] = {Kind::kSgd,  Kind::kMomentum,    Kind::kAdagrad, Kind::kRowwiseAdagrad,
+                           Kind::kAdam, Kind::kRowwiseAdam, Kind::kFtrl,    Kind::kRmsProp};
+
+// Both Adams divide by 1 - beta^t, where the two libraries' powers may differ in the last bit of a double: an ulp of
+// float in the rate, and so in the change of a weight. All else must agree bit for bit.
+constexpr double kPowerTolerance = 1e-6;
+
+// Of random sums of up to 70,001 numbers, relative to the sum of absolute values: rounding errors add up like a random
+// walk, 6e-8 * sqrt(70001) of a partial sum at most.
+constexpr double kSumTolerance = 2e-6;
+
+bool UsesPower(Kind kind) { return kind == Kind::kAdam || kind == Kind::kRowwiseAdam; }
+
+SparseOptimizer Optimizer(Kind kind) {
+  return {.kind = kind,
+          .learning_rate = 0.37,
+          .weight_decay = kind == Kind::kSgd ? 0.01 : 0,
+          .momentum = 0.85,
+          .beta1 = 0.87,
+          .beta2 = 0.96,
+          .eps = 1e-3,
+          .initial_accumulator = 0.1,
+          .l1 = 0.02,
+          .l2 = 0.03,
+          .beta = 0.7,
+          .decay = 0.93};
+}
+
+struct Shape {
+  uint32_t features = 2;
+  uint32_t samples = 0;
+  uint32_t slots = 0;
+  uint32_t dim = 0;
+  uint32_t stride = 0;
+  std::vector<uint32_t> columns = {};
+  bool weighted = false;
+  bool mean = false;
+  uint32_t lookups_max = 6;  // A bag; lengths are powers of two, so that a mean's factor is exact.
+  bool exact = true;         // Gradients are small multiples of 1/64, so that every sum is exact in any order.
+};
+
+// One batch: features, gradients, the same row in several of them.
+struct Case {
+  Shape shape;
+  std::vector<std::vector<uint32_t>> offsets, index;  // By feature.
+  std::vector<std::vector<float>> weights;
+  std::vector<float> gradients;
+
+  std::vector<Bags> CpuBags() const {
+    std::vector<Bags> bags;
+    for (uint32_t f = 0; f < shape.features; ++f) {
+      bags.push_back({offsets[f], index[f], weights[f], shape.mean ? Pooling::kMean : Pooling::kSum});
+    }
+    return bags;
+  }
+};
+
+Case MakeCase(const Shape& shape, uint64_t seed) {
+  Case c{.shape = shape, .offsets = {}, .index = {}, .weights = {}, .gradients = {}};
+  uint64_t n = 0;
+  for (uint32_t f = 0; f < shape.features; ++f) {
+    std::vector<uint32_t> offsets = {0}, index;
+    std::vector<float> weights;
+    for (uint32_t i = 0; i < shape.samples; ++i) {
+      const uint64_t draw = RandomBits(seed, n++) % 4;
+      const uint32_t length = std::min(draw == 0 ? 0u : 1u << (draw - 1), shape.lookups_max);
+      const float weight = RandomBits(seed, n++) % 2 == 0 ? 0.5f : 2.0f;
+      for (uint32_t k = 0; k < length; ++k) {
+        const double u = RandomUniform(seed, n++);
+        index.push_back(static_cast<uint32_t>(u * u * shape.slots));
+        if (shape.weighted) weights.push_back(weight);
+      }
+      offsets.push_back(static_cast<uint32_t>(index.size()));
+    }
+    c.offsets.push_back(std::move(offsets));
+    c.index.push_back(std::move(index));
+    c.weights.push_back(std::move(weights));
+  }
+  c.gradients.resize(uint64_t{shape.samples} * shape.stride);
+  for (size_t i = 0; i < c.gradients.size(); ++i) {
+    const uint64_t bits = RandomBits(seed + 1, i);
+    const float sign = bits % 2 == 0 ? 1.0f : -1.0f;
+    c.gradients[i] = sign * (shape.exact ? static_cast<float>(1 + (bits >> 8) % 16) / 64
+                                         : static_cast<float>(0.01 + RandomUniform(seed + 1, i)));
+  }
+  return c;
+}
+
+// Records with random weights of either sign, positive state, and metadata of which some stand at their largest.
+std::vector<char> MakeRecords(const TableSpec& spec, uint32_t slots, uint64_t seed) {
+  const RowLayout layout = spec.Layout();
+  std::vector<char> records(slots * layout.slot_bytes(), 0x5a);
+  for (uint64_t slot = 0; slot < slots; ++slot) {
+    char* record = records.data() + slot * layout.slot_bytes();
+    for (uint32_t i = 0; i < spec.dim; ++i) {
+      const uint64_t bits = RandomBits(seed, slot * 4096 + i);
+      layout.Weights(record)[i] = (bits % 2 == 0 ? 1 : -1) * static_cast<float>(0.05 + (bits >> 40) * 0x1p-24);
+    }
+    for (uint32_t i = 0; i < layout.state_floats(); ++i) {
+      layout.State(record)[i] = static_cast<float>(0.1 + RandomUniform(seed + 1, slot * 8193 + i));
+    }
+    const uint64_t bits = RandomBits(seed + 2, slot);
+    layout.SetMetadata({.updates = bits % 7 == 0 ? 0xffffffffu : static_cast<uint32_t>(bits % 1000),
+                        .frequency = bits % 5 == 0 ? 0xffffffffu : static_cast<uint32_t>(bits >> 40),
+                        .last_step = bits},
+                       record);
+  }
+  return records;
+}
+
+template <typename T>
+DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
+  std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(host.size());
+  CHECK(buffer.has_value()) << "the GPU is out of memory";
+  buffer->CopyFrom(host, stream);
+  return std::move(*buffer);
+}
+
+// The records after the CUDA half. `spare` look-ups more than there are is what the call is told to expect.
+std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOptions& options, std::vector<char> records,
+                         uint32_t spare = 0) {
+  const Shape& shape = c.shape;
+  std::vector<uint32_t> offsets = {0}, index;
+  std::vector<float> weights;
+  for (uint32_t f = 0; f < shape.features; ++f) {
+    for (uint32_t i = 0; i < shape.samples; ++i) {
+      offsets.push_back(static_cast<uint32_t>(index.size()) + c.offsets[f][i + 1]);
+    }
+    index.insert(index.end(), c.index[f].begin(), c.index[f].end());
+    weights.insert(weights.end(), c.weights[f].begin(), c.weights[f].end());
+  }
+  const SparseUpdateSize size{static_cast<uint32_t>(index.size()) + spare, shape.slots, shape.dim};
+  index.resize(size.lookups, 0x7fffffff);
+  if (shape.weighted) weights.resize(size.lookups, std::numeric_limits<float>::quiet_NaN());
+  const bool columns_divide_by_4 =
+      std::all_of(shape.columns.begin(), shape.columns.end(), [](uint32_t column) { return column % 4 == 0; });
+
+  const Stream stream;
+  const auto d_offsets = Upload(offsets, stream);
+  const auto d_index = Upload(index, stream);
+  const auto d_weights = Upload(weights, stream);
+  const auto d_gradients = Upload(c.gradients, stream);
+  const auto d_columns = Upload(shape.columns, stream);
+  const auto d_step =
+      Upload(std::vector<SparseStep>{{options.gradient_scale, options.learning_rate_factor, options.step}}, stream);
+  auto d_records = Upload(records, stream);
+  auto workspace = Upload(std::vector<char>(SparseUpdateWorkspaceBytes(size), '\xff'), stream);
+  const DeviceBags bags{d_offsets.data(), d_index.data(), shape.weighted ? d_weights.data() : nullptr,
+                        int64_t{shape.features} * shape.samples, shape.mean};
+  GroupLookupsGpu(bags, size, workspace.data(), stream);
+  SparseUpdateGpu(bags, size, {d_gradients.data(), d_columns.data(), shape.samples, shape.stride, columns_divide_by_4},
+                  spec.optimizer, d_step.data(), {d_records.data(), spec.Layout()}, workspace.data(), stream);
+  d_records.CopyTo(records, stream);
+  stream.Synchronize();
+  return records;
+}
+
+// Bit for bit, but for weights, moments and Adam's powers.
+void ExpectSameRecords(const std::vector<char>& actual, const std::vector<char>& expected, const TableSpec& spec) {
+  if (!UsesPower(spec.optimizer.kind)) {
+    const auto differs = std::mismatch(actual.begin(), actual.end(), expected.begin()).first - actual.begin();
+    const auto slot_bytes = static_cast<int64_t>(spec.Layout().slot_bytes());
+    EXPECT_EQ(differs, static_cast<int64_t>(actual.size()))
+        << "slot " << differs / slot_bytes << ", byte " << differs % slot_bytes;
+    return;
+  }
+  const RowLayout layout = spec.Layout();
+  const uint64_t numbers = layout.metadata_offset() / 4;
+  for (size_t at = 0; at < expected.size(); at += layout.slot_bytes()) {
+    for (uint64_t i = 0; i < numbers; ++i) {
+      float a = 0, e = 0;
+      std::memcpy(&a, actual.data() + at + 4 * i, 4);
+      std::memcpy(&e, expected.data() + at + 4 * i, 4);
+      ASSERT_NEAR(a, e, i < spec.dim ? kPowerTolerance : 0) << "slot " << at / layout.slot_bytes() << ", number " << i;
+    }
+    ASSERT_EQ(0, std::memcmp(actual.data() + at + 4 * numbers, expected.data() + at + 4 * numbers,
+                             layout.slot_bytes() - 4 * numbers))
+        << "metadata or padding of slot " << at / layout.slot_bytes();
+  }
+}
+
+void ExpectTwins(const Shape& shape, Kind kind, uint64_t seed, uint32_t spare = 0) {
+  SCOPED_TRACE(testing::Message() << "optimizer " << static_cast<int>(kind) << ", samples " << shape.samples << ", dim "
+                                  << shape.dim << ", weighted " << shape.weighted << ", mean " << shape.mean
+                                  << ", stride " << shape.stride << ", seed " << seed);
+  const TableSpec spec{.name = "t", .dim = shape.dim, .optimizer = Optimizer(kind), .initializer = {}};
+  const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.6, .step = 0x123456789abcdef0u};
+  const Case c = MakeCase(shape, seed);
+  for (const Bags& bags : c.CpuBags()) ASSERT_TRUE(CheckBags(bags, shape.slots).ok());
+  const std::vector<char> before = MakeRecords(spec, shape.slots, seed + 3);
+  std::vector<char> expected = before;
+  SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, options, expected);
+
+  const std::vector<char> actual = RunGpu(c, spec, options, before, spare);
+  ExpectSameRecords(actual, expected, spec);
+  EXPECT_TRUE(actual == RunGpu(c, spec, options, before, spare)) << "two runs must agree bit for bit";
+}
+
+class SparseUpdateGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
+  }
+};
+
+// Columns at multiples of 4, or not; features whose columns are not in order.
+Shape ShapeOf(uint32_t samples, uint32_t dim, bool weighted, bool mean, bool aligned = true) {
+  const uint32_t first = aligned ? (dim + 3) / 4 * 4 : dim + 1;
+  return {.samples = samples,
+          .slots = 1 + samples / 2,
+          .dim = dim,
+          .stride = aligned ? 3 * first : 3 * first + 1,
+          .columns = {2 * first, first},
+          .weighted = weighted,
+          .mean = mean};
+}
+
+TEST_F(SparseUpdateGpuTest, EveryOptimizerEqualsTheCpuHalf) {
+  for (const Kind kind : kKinds) {
+    for (const uint32_t dim : {1u, 7u, 8u, 16u, 129u}) {
+      for (const uint32_t samples : {0u, 1u, 31u, 32u, 33u, 257u}) {
+        const bool weighted = (samples + dim) % 2 == 0, mean = samples % 4 < 2;
+        ExpectTwins(ShapeOf(samples, dim, weighted, mean), kind, 7 * samples + dim);
+      }
+    }
+  }
+}
+
+TEST_F(SparseUpdateGpuTest, EveryPoolingEqualsTheCpuHalf) {
+  for (const bool weighted : {false, true}) {
+    for (const bool mean : {false, true}) {
+      for (const bool aligned : {false, true}) {
+        ExpectTwins(ShapeOf(257, 12, weighted, mean, aligned), Kind::kRowwiseAdam, 11);
+        ExpectTwins(ShapeOf(1000, 32, weighted, mean, aligned), Kind::kAdagrad, 12);
+      }
+    }
+  }
+}
+
+TEST_F(SparseUpdateGpuTest, EveryWidthEqualsTheCpuHalf) {
+  for (const Kind kind : kKinds) {
+    for (const uint32_t dim : {4u, 9u, 15u, 17u, 20u, 32u, 48u, 64u, 128u, 132u, 1024u, 1028u, 4095u, 4096u}) {
+      ExpectTwins(ShapeOf(70, dim, true, false), kind, dim);
+    }
+    ExpectTwins(ShapeOf(70, 64, true, true, /*aligned=*/false), kind, 64);
+  }
+}
+
+TEST_F(SparseUpdateGpuTest, ALargeBatchEqualsTheCpuHalf) {
+  for (const Kind kind : {Kind::kSgd, Kind::kRowwiseAdagrad, Kind::kAdam}) {
+    ExpectTwins(ShapeOf(70001, 8, false, false), kind, 21);
+    ExpectTwins(ShapeOf(70001, 7, true, true), kind, 22);
+  }
+  ExpectTwins(ShapeOf(70001, 128, false, false), Kind::kRowwiseAdagrad, 23);
+}
+
+// Rows of every number of look-ups around a chunk's and a tile's ends, up to one that all of 70,001 samples hit.
+TEST_F(SparseUpdateGpuTest, HeavyRowsEqualTheCpuHalf) {
+  for (const Kind kind : kKinds) {
+    for (const uint32_t slots : {1u, 2u, 3u, 7u, 40u, 100u}) {
+      for (const uint32_t samples : {64u, 65u, 129u, 2000u}) {
+        Shape shape = ShapeOf(samples, slots % 2 == 0 ? 8 : 33, false, false);
+        shape.slots = slots;
+        ExpectTwins(shape, kind, samples + slots);
+      }
+    }
+  }
+  for (const Kind kind : {Kind::kSgd, Kind::kFtrl, Kind::kRowwiseAdam}) {
+    for (const uint32_t dim : {3u, 128u}) {
+      Shape shape = ShapeOf(70001, dim, true, false);
+      shape.features = 1;
+      shape.columns.resize(1);
+      shape.slots = 1;
+      shape.lookups_max = 1;
+      ExpectTwins(shape, kind, 31);
+    }
+  }
+}
+
+// The order of a light row's sum is the CPU's, so even sums that are not exact agree; a heavy row's differ by rounding.
+TEST_F(SparseUpdateGpuTest, SumsThatAreNotExactAgreeBitForBitUpTo64LookUps) {
+  for (const Kind kind : kKinds) {
+    Shape shape = ShapeOf(2000, 20, true, true);
+    shape.slots = 10000;
+    shape.exact = false;
+    ExpectTwins(shape, kind, 41);
+  }
+}
+
+TEST_F(SparseUpdateGpuTest, AHeavySumThatIsNotExactIsWithinTolerance) {
+  Shape shape = ShapeOf(70001, 8, false, false);
+  shape.slots = 3;
+  shape.exact = false;
+  const Case c = MakeCase(shape, 51);
+  TableSpec spec{.name = "t", .dim = 8, .optimizer = Optimizer(Kind::kSgd), .initializer = {}};
+  spec.optimizer.learning_rate = 1;
+  spec.optimizer.weight_decay = 0;
+  const std::vector<char> zero(3 * spec.Layout().slot_bytes());
+  std::vector<char> expected = zero, magnitudes = zero;
+  SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, {}, expected);
+  Case absolute = c;
+  for (float& g : absolute.gradients) g = std::abs(g);
+  SparseUpdateCpu(spec, c.CpuBags(), shape.columns, absolute.gradients, shape.stride, {}, magnitudes);
+  const std::vector<char> actual = RunGpu(c, spec, {}, zero);
+  EXPECT_TRUE(actual == RunGpu(c, spec, {}, zero)) << "two runs must agree bit for bit";
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    const uint64_t at = slot * spec.Layout().slot_bytes();
+    for (uint32_t i = 0; i < 8; ++i) {
+      const auto weight = [&](std::vector<char> records) { return spec.Layout().Weights(records.data() + at)[i]; };
+      EXPECT_NEAR(weight(actual), weight(expected), kSumTolerance * std::abs(weight(magnitudes)));
+    }
+  }
+}
+
+TEST_F(SparseUpdateGpuTest, LookUpsBehindTheLastBagArePassedOver) {
+  for (const uint32_t spare : {1u, 31u, 33u, 5000u}) {
+    ExpectTwins(ShapeOf(257, 16, true, false), Kind::kAdagrad, 61, spare);
+    ExpectTwins(ShapeOf(33, 7, false, true), Kind::kRowwiseAdagrad, 62, spare);
+  }
+}
+
+// The slot of a row, and what else is in the batch, must not show in its bits: a cache puts rows where there is room.
+TEST_F(SparseUpdateGpuTest, ARowsBitsDependOnItsOwnLookUpsAlone) {
+  const TableSpec spec{.name = "t", .dim = 16, .optimizer = Optimizer(Kind::kRowwiseAdagrad), .initializer = {}};
+  const uint64_t slot_bytes = spec.Layout().slot_bytes();
+  Shape shape = ShapeOf(1000, 16, false, false);
+  shape.slots = 5;
+  shape.exact = false;
+  const Case c = MakeCase(shape, 71);
+  const std::vector<char> before = MakeRecords(spec, 50, 72);
+  std::vector<char> moved = before;
+  Case other = c;
+  other.shape.slots = 50;
+  const auto new_slot = [](uint32_t slot) { return 49 - 7 * slot; };
+  for (std::vector<uint32_t>& index : other.index) {
+    for (uint32_t& slot : index) slot = new_slot(slot);
+  }
+  for (uint32_t slot = 0; slot < 5; ++slot) {
+    std::memcpy(moved.data() + new_slot(slot) * slot_bytes, before.data() + slot * slot_bytes, slot_bytes);
+  }
+  const std::vector<char> first(before.begin(), before.begin() + static_cast<int64_t>(5 * slot_bytes));
+  const std::vector<char> a = RunGpu(c, spec, {.step = 3}, first);
+  const std::vector<char> b = RunGpu(other, spec, {.step = 3}, moved);
+  for (uint32_t slot = 0; slot < 5; ++slot) {
+    EXPECT_EQ(0, std::memcmp(a.data() + slot * slot_bytes, b.data() + new_slot(slot) * slot_bytes, slot_bytes))
+        << "slot " << slot;
+  }
+}
+
+}  // namespace
+}  // namespace sparrow
