@@ -7,13 +7,22 @@
 
 namespace sparrow {
 namespace {
+#ifndef SPARROW_TILES
+#define SPARROW_TILES 12672
+#endif
+#ifndef SPARROW_LANES
+#define SPARROW_LANES 16
+#endif
+#ifndef SPARROW_NO_PREFETCH
+#define SPARROW_PREFETCH
+#endif
 
 constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
 constexpr uint32_t kEveryLane = 0xffffffff;
-constexpr uint32_t kTile = 32;   // Sorted look-ups whose rows are one warp's.
+constexpr uint32_t kTileMax = 32;
 constexpr uint32_t kChunk = 64;  // Look-ups of a row that are summed one after the other. A row with more is heavy.
-constexpr uint32_t kStaged = kTile + kChunk;
+constexpr uint32_t kStaged = kTileMax + kChunk;
 constexpr uint32_t kHeavyBlocks = 1056;  // 8 for each SM of an H200.
 constexpr uint32_t kDimMax = 4096;
 
@@ -33,9 +42,8 @@ struct Workspace {
   float* partials;       // [2 * (lookups / kChunk + 1), dim]: sums of the chunks of heavy rows.
   uint32_t* heavy;       // [lookups / kChunk + 1]: where in `slots` the heavy rows begin, in any order.
   uint32_t* heavy_rows;  // [1]: how many they are.
-  char* sort;
-  size_t sort_bytes;
-  size_t bytes;
+  char* sort;            // What the sort needs: the rest.
+  size_t bytes;          // Of all but `sort`.
 };
 
 int SlotBits(uint32_t slots) { return std::bit_width(slots); }  // "None" is slots itself.
@@ -56,9 +64,7 @@ Workspace Divide(const SparseUpdateSize& size, void* memory) {
   take(&w.partials, 2 * chunks * size.dim);
   take(&w.heavy, chunks);
   take(&w.heavy_rows, 1);
-  CHECK_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, w.sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
-                                             size.lookups, 0, SlotBits(size.slots)));
-  take(&w.sort, w.sort_bytes);
+  take(&w.sort, 0);
   return w;
 }
 
@@ -119,8 +125,17 @@ struct UpdateArguments {
   char* records;
   uint64_t slot_bytes;
   uint64_t metadata_offset;
-  bool factors;  // Whether they are in w.sources, or all 1.
+  bool factors;   // Whether they are in w.sources, or all 1.
+  uint32_t tile;  // Sorted look-ups whose rows are one warp's: a power of two, kTileMax at most.
 };
+
+// Few look-ups are spread over many warps. (No sum depends on it.)
+uint32_t TileOf(uint32_t lookups) {
+  constexpr uint32_t kTiles = SPARROW_TILES;  // 96 warps for each SM of an H200.
+  uint32_t tile = kTileMax;
+  while (tile > 4 && lookups / tile < kTiles) tile /= 2;
+  return tile;
+}
 
 // A sorted look-up.
 struct Staged {
@@ -134,6 +149,10 @@ __device__ Staged Stage(const UpdateArguments& a, uint32_t position) {
   const uint32_t feature = source.bag / a.gradients.samples;
   const uint32_t sample = source.bag - feature * a.gradients.samples;
   return {uint64_t{sample} * a.gradients.stride + a.gradients.columns[feature], source.factor};
+}
+
+__device__ void Prefetch(const void* begin, uint32_t offset, uint64_t bytes) {
+  if (offset < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(begin) + offset));
 }
 
 // The first of the sorted keys[begin, end) that is not below `key`, or end. All lanes of a warp call it alike.
@@ -150,71 +169,79 @@ __device__ uint32_t FirstNotBelow(const uint32_t* keys, uint32_t begin, uint32_t
   return begin;
 }
 
-// The lanes of a warp that share rows with this one: kLanes side by side.
-template <int kLanes>
-__device__ uint32_t GroupMask() {
-  return kEveryLane >> (32 - kLanes) << (threadIdx.x % 32 / kLanes * kLanes);
-}
+// What one lane of a group of kLanes owns of a row, kElements of it at a time: kVectors vectors, kStride apart.
+template <typename V, int kLaneCount, int kVectorCount>
+struct Lane {
+  using Vector = V;
+  static constexpr uint32_t kLanes = kLaneCount;
+  static constexpr uint32_t kVectors = kVectorCount;
+  static constexpr uint32_t kWidth = sizeof(Vector) / sizeof(float);
+  static constexpr uint32_t kStride = kLanes * kWidth;
+  static constexpr uint32_t kOwn = kVectors * kWidth;
+  static constexpr uint32_t kElements = kLanes * kOwn;
 
-template <typename Vector>
-constexpr uint32_t kWidth = sizeof(Vector) / sizeof(float);
+  __device__ static uint32_t lane() { return threadIdx.x % kLanes; }
+  __device__ static uint32_t Mask() { return 0xffffffff >> (32 - kLanes) << (threadIdx.x % 32 / kLanes * kLanes); }
 
-template <typename Vector>
-__device__ void Load(const float* from, float* to) {
-  const Vector value = *reinterpret_cast<const Vector*>(from);
+  // Elements base ... base + kElements of an array of dim floats.
+  __device__ static void Load(const float* from, uint32_t base, uint32_t dim, float* own) {
 #pragma unroll
-  for (uint32_t e = 0; e < kWidth<Vector>; ++e) to[e] = reinterpret_cast<const float*>(&value)[e];
-}
-
-template <typename Vector>
-__device__ void Store(const float* from, float* to) {
-  Vector value;
+    for (uint32_t i = 0; i < kVectors; ++i) {
+      const uint32_t column = base + i * kStride + lane() * kWidth;
+      Vector value = {};
+      if (column < dim) value = *reinterpret_cast<const Vector*>(from + column);
 #pragma unroll
-  for (uint32_t e = 0; e < kWidth<Vector>; ++e) reinterpret_cast<float*>(&value)[e] = from[e];
-  *reinterpret_cast<Vector*>(to) = value;
-}
-
-// Elements column ... column + width of the sum of the look-ups `staged`.
-template <typename Vector>
-__device__ void SumLookups(const DeviceGradients& gradients, const Staged* staged, uint32_t count, uint32_t column,
-                           float* sum) {
+      for (uint32_t e = 0; e < kWidth; ++e) own[i * kWidth + e] = reinterpret_cast<const float*>(&value)[e];
+    }
+  }
+  __device__ static void Store(const float* own, uint32_t base, uint32_t dim, float* to) {
 #pragma unroll
-  for (uint32_t e = 0; e < kWidth<Vector>; ++e) sum[e] = 0;
+    for (uint32_t i = 0; i < kVectors; ++i) {
+      const uint32_t column = base + i * kStride + lane() * kWidth;
+      Vector value;
+#pragma unroll
+      for (uint32_t e = 0; e < kWidth; ++e) reinterpret_cast<float*>(&value)[e] = own[i * kWidth + e];
+      if (column < dim) *reinterpret_cast<Vector*>(to + column) = value;
+    }
+  }
+};
+
+// The lane's elements of the sum of `count` look-ups.
+template <typename L>
+__device__ void SumLookups(const DeviceGradients& gradients, const Staged* staged, uint32_t count, uint32_t base,
+                           uint32_t dim, float* sum) {
+#pragma unroll
+  for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] = 0;
 #pragma unroll 4
   for (uint32_t i = 0; i < count; ++i) {
     const Staged lookup = staged[i];
-    float values[kWidth<Vector>];
-    Load<Vector>(gradients.values + lookup.offset + column, values);
+    float values[L::kOwn];
+    L::Load(gradients.values + lookup.offset, base, dim, values);
 #pragma unroll
-    for (uint32_t e = 0; e < kWidth<Vector>; ++e) sum[e] += lookup.factor * values[e];
+    for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += lookup.factor * values[e];
   }
 }
 
-// MeanSquare (embedding/optimizer.h), bit for bit, by kLanes lanes that own kLanes * width elements at a time, handed
-// over in `scratch`. gradient(vector, sum) gives a vector of elements; `sum` keeps the lane's last one.
-template <typename Vector, int kLanes, typename Gradient>
-__device__ double GroupMeanSquare(uint32_t dim, float scale, float* scratch, const Gradient& gradient, float* sum) {
+// MeanSquare (embedding/optimizer.h), bit for bit, by a group. gradient(base, own) gives the lane's elements, which
+// are handed over in `scratch`; `own` keeps the last ones.
+template <typename L, typename Gradient>
+__device__ double GroupMeanSquare(uint32_t dim, float scale, float* scratch /*[L::kElements]*/,
+                                  const Gradient& gradient, float* own) {
   constexpr uint32_t kSums = 16;
-  constexpr uint32_t kElements = kLanes * kWidth<Vector>;
-  constexpr uint32_t kOwn = kLanes >= kSums ? 1 : kSums / kLanes;  // Sums lane, lane + kLanes, ...
-  const uint32_t mask = GroupMask<kLanes>();
-  const uint32_t lane = threadIdx.x % kLanes;
-  double own[kOwn] = {};
-  for (uint32_t base = 0; base < dim; base += kElements) {
-    const uint32_t column = base + lane * kWidth<Vector>;
-    __syncwarp(mask);
-    if (column < dim) {
-      gradient(column, sum);
-      Store<Vector>(sum, scratch + lane * kWidth<Vector>);
-    }
-    __syncwarp(mask);
-    if (dim < kSums) return MeanSquare(scratch, dim, scale);
-    const uint32_t elements = min(kElements, dim - base);
+  constexpr uint32_t kLanes = L::kLanes;
+  constexpr uint32_t kLaneSums = kLanes >= kSums ? 1 : kSums / kLanes;  // Sums lane, lane + kLanes, ...
+  double sums[kLaneSums] = {};
+  for (uint32_t base = 0; base < dim; base += L::kElements) {
+    gradient(base, own);
+    const uint32_t elements = min(L::kElements, dim - base);
+    __syncwarp(L::Mask());
+    L::Store(own, 0, elements, scratch);
+    __syncwarp(L::Mask());
 #pragma unroll
-    for (uint32_t i = 0; i < kOwn; ++i) {
-      for (uint32_t k = (lane + i * kLanes) % kSums; k < elements; k += kSums) {
+    for (uint32_t i = 0; i < kLaneSums; ++i) {
+      for (uint32_t k = (L::lane() + i * kLanes) % kSums; k < elements; k += kSums) {
         const double g = scratch[k] * scale;
-        own[i] += g * g;
+        sums[i] += g * g;
       }
     }
   }
@@ -222,12 +249,14 @@ __device__ double GroupMeanSquare(uint32_t dim, float scale, float* scratch, con
   for (uint32_t width = kSums / 2; width > 0; width /= 2) {
     if (width >= kLanes) {
 #pragma unroll
-      for (uint32_t i = 0; i < width / kLanes; ++i) own[i] += own[(i + width / kLanes) % kOwn];
+      for (uint32_t i = 0; i < width / kLanes; ++i) sums[i] += sums[(i + width / kLanes) % kLaneSums];
     } else {
-      own[0] += __shfl_down_sync(mask, own[0], width, kLanes);
+      sums[0] += __shfl_down_sync(L::Mask(), sums[0], width, kLanes);
     }
   }
-  return __shfl_sync(mask, own[0], 0, kLanes) / dim;
+  const double sum = __shfl_sync(L::Mask(), sums[0], 0, kLanes);
+  if ((dim & (dim - 1)) != 0) return sum / dim;
+  return sum * __hiloint2double((1023 - (31 - __clz(dim))) << 20, 0);  // 1 / dim: the same, sooner.
 }
 
 SPARROW_HOST_DEVICE constexpr uint32_t ArraysOf(SparseOptimizerKind kind) {
@@ -237,17 +266,15 @@ SPARROW_HOST_DEVICE constexpr uint32_t ScalarsOf(SparseOptimizerKind kind) {
   return StateFloats(kind, 2) % 2;
 }  // One number a row.
 
-// One update of one row by kLanes lanes, as embedding/apply_cpu.cc RowUpdate. gradient(column, sum) gives a vector of
-// the row's summed gradient.
-template <SparseOptimizerKind kKind, typename Vector, int kLanes, typename Gradient>
+// One update of one row by a group, as embedding/apply_cpu.cc RowUpdate. gradient(base, own) gives the lane's elements
+// of the row's summed gradient.
+template <SparseOptimizerKind kKind, typename L, typename Gradient>
 __device__ void UpdateRecord(const UpdateArguments& a, const RowStep& batch, uint64_t last_step, uint32_t slot,
                              float* scratch, const Gradient& gradient) {
-  constexpr uint32_t kVector = kWidth<Vector>;
   constexpr int kArrays = ArraysOf(kKind);
   constexpr bool kScalar = ScalarsOf(kKind) == 1;
   constexpr bool kUsesUpdates = kKind == SparseOptimizerKind::kAdam || kKind == SparseOptimizerKind::kRowwiseAdam;
-  const uint32_t mask = GroupMask<kLanes>();
-  const uint32_t lane = threadIdx.x % kLanes;
+  const uint32_t lane = L::lane();
   const uint32_t dim = a.size.dim;
   char* record = a.records + slot * a.slot_bytes;
   float* weights = reinterpret_cast<float*>(record);
@@ -258,42 +285,38 @@ __device__ void UpdateRecord(const UpdateArguments& a, const RowStep& batch, uin
   uint32_t word = lane < 2 ? metadata[lane] : 0;  // Lane 0: updates. Lane 1: frequency.
   float scalar = 0;
   if constexpr (kScalar) scalar = state[kArrays * dim];
-  uint32_t column = lane * kVector;
-  float w[kVector] = {};
-  float s[kArrays * kVector + 1] = {};
-  const auto load = [&] {
-    Load<Vector>(weights + column, w);
+  float w[L::kOwn], g[L::kOwn];
+  float s[kArrays * L::kOwn + 1];
+  const auto load = [&](uint32_t base) {
+    L::Load(weights, base, dim, w);
 #pragma unroll
-    for (int i = 0; i < kArrays; ++i) Load<Vector>(state + i * dim + column, s + i * kVector);
+    for (int i = 0; i < kArrays; ++i) L::Load(state + i * dim, base, dim, s + i * L::kOwn);
   };
-  if (column < dim) load();
-  float g[kVector] = {};
+  load(0);
   RowStep step = batch;
   double mean_square = 0;
   if constexpr (UsesMeanSquare(kKind)) {
-    mean_square = GroupMeanSquare<Vector, kLanes>(dim, step.gradient_scale, scratch, gradient, g);
+    mean_square = GroupMeanSquare<L>(dim, step.gradient_scale, scratch, gradient, g);
   }
   word += lane < 2 && word != 0xffffffff ? 1 : 0;
   if (lane == 2) word = static_cast<uint32_t>(last_step);
   if (lane == 3) word = static_cast<uint32_t>(last_step >> 32);
-  if constexpr (kUsesUpdates) step.updates = __shfl_sync(mask, word, 0, kLanes);
+  if constexpr (kUsesUpdates) step.updates = __shfl_sync(L::Mask(), word, 0, L::kLanes);
 
-  const bool summed = UsesMeanSquare(kKind) && dim <= kLanes * kVector;
-  float new_scalar = scalar;
-  for (; column < dim; column += kLanes * kVector) {
-    if (column >= kLanes * kVector) load();
-    if (!summed) gradient(column, g);
-    s[kArrays * kVector] = scalar;
-    UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, kVector, w, s);
-    new_scalar = s[kArrays * kVector];
-    Store<Vector>(w, weights + column);
+  const bool summed = UsesMeanSquare(kKind) && dim <= L::kElements;
+  for (uint32_t base = 0; base < dim; base += L::kElements) {
+    if (base > 0) load(base);
+    if (!summed) gradient(base, g);
+    s[kArrays * L::kOwn] = scalar;
+    UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, w, s);
+    L::Store(w, base, dim, weights);
 #pragma unroll
-    for (int i = 0; i < kArrays; ++i) Store<Vector>(s + i * kVector, state + i * dim + column);
+    for (int i = 0; i < kArrays; ++i) L::Store(s + i * L::kOwn, base, dim, state + i * dim);
   }
   if (lane < 4) metadata[lane] = word;
   if constexpr (kScalar) {
-    __syncwarp(mask);  // All lanes have read it.
-    if (lane == 0) state[kArrays * dim] = new_scalar;
+    __syncwarp(L::Mask());  // All lanes have read it.
+    if (lane == 0) state[kArrays * dim] = s[kArrays * L::kOwn];
   }
 }
 
@@ -302,56 +325,56 @@ __device__ RowStep BatchStep(const UpdateArguments& a) {
           .gradient_scale = static_cast<float>(a.step->gradient_scale)};
 }
 
-// One warp a tile of 32 sorted look-ups. It owns the rows that begin there, and the chunk of a heavy row that begins
-// there; a row ends where it ends, up to 64 look-ups beyond. Groups of kLanes threads take the warp's rows in turn;
-// lane l owns vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (Vector = float4) or 4-byte
-// pieces. A row of up to 64 look-ups is updated; of a heavier one, chunks of 64 are summed into the workspace. Bytes
-// moved: dim * 4 a look-up (its gradient), 8 for its slot and bag, the record read and written a row. Above dim 128,
-// row-wise optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
-template <SparseOptimizerKind kKind, typename Vector, int kLanes>
+// One warp a tile of sorted look-ups. It owns the rows that begin there, and the chunk of a heavy row that begins there;
+// a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn; lane l of a group
+// owns vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (float4) or 4-byte pieces. While a
+// row is computed, the group's next one is fetched to L2. A row of up to 64 look-ups is updated; of a heavier one,
+// chunks of 64 are summed into the workspace.
+// Bytes moved: dim * 4 a look-up (its gradient), 8 for its slot and bag, the record read and written a row. Above dim
+// 256, row-wise optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
+template <SparseOptimizerKind kKind, typename L>
 __global__ void __launch_bounds__(kBlock) UpdateKernel(UpdateArguments a) {
-  constexpr uint32_t kGroups = 32 / kLanes;
+  constexpr uint32_t kGroups = 32 / L::kLanes;
   __shared__ Staged staged_of_warp[kWarps][kStaged];
-  __shared__ uint32_t slots_of_warp[kWarps][kTile];
-  __shared__ uint32_t begins_of_warp[kWarps][kTile];
-  __shared__ alignas(16) float scratch[UsesMeanSquare(kKind) ? kBlock * kWidth<Vector> : 1];
+  __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
+  __shared__ uint32_t begins_of_warp[kWarps][kTileMax];
+  __shared__ alignas(16) float scratch[UsesMeanSquare(kKind) ? kBlock * L::kOwn : 1];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Staged* staged = staged_of_warp[warp];
   uint32_t* begins = begins_of_warp[warp];  // Where the rows that begin in this tile do.
   const uint32_t none = a.size.slots;
-  const uint64_t tile = (uint64_t{blockIdx.x} * kWarps + warp) * kTile;
+  const uint64_t tile = (uint64_t{blockIdx.x} * kWarps + warp) * a.tile;
   if (tile >= a.size.lookups) return;
   const uint32_t first = static_cast<uint32_t>(tile);
   const auto slot_at = [&](uint64_t position) { return position < a.size.lookups ? a.w.slots[position] : none; };
 
   const uint32_t slot = slot_at(tile + lane);
-  const uint32_t after = slot_at(tile + 32 + lane);
   const uint32_t before = first > 0 ? a.w.slots[first - 1] : none;
-  slots_of_warp[warp][lane] = slot;
-  if (slot != none) staged[lane] = Stage(a, first + lane);
-  const uint32_t used = __popc(__ballot_sync(kEveryLane, slot != none));
+  const uint32_t last_slot = __shfl_sync(kEveryLane, slot, a.tile - 1);
+  const bool inside = lane < a.tile && slot != none;
+  const uint32_t used = __popc(__ballot_sync(kEveryLane, inside));
   if (used == 0) return;
+  slots_of_warp[warp][lane] = slot;
+  if (slot != none && (inside || slot == last_slot)) staged[lane] = Stage(a, first + lane);
   uint32_t previous = __shfl_up_sync(kEveryLane, slot, 1);
   if (lane == 0) previous = before;
-  const uint32_t starts = __ballot_sync(kEveryLane, slot != none && slot != previous);
+  const uint32_t starts = __ballot_sync(kEveryLane, inside && slot != previous);
   if ((starts >> lane) & 1) begins[__popc(starts & ((1u << lane) - 1))] = lane;
 
   // Where the last row ends, but not beyond what is staged.
   uint32_t last_end = used;
-  const uint32_t last_slot = __shfl_sync(kEveryLane, slot, 31);
-  if (used == kTile && __shfl_sync(kEveryLane, after, 0) == last_slot) {
-    const uint32_t same = __ballot_sync(kEveryLane, after == last_slot);
-    if (after == last_slot) staged[32 + lane] = Stage(a, first + 32 + lane);
-    last_end += same == kEveryLane ? 32 : __ffs(~same) - 1;
-    if (same == kEveryLane) {
-      const uint32_t far = slot_at(tile + 64 + lane);
-      const uint32_t far_same = __ballot_sync(kEveryLane, far == last_slot);
-      if (far == last_slot) staged[64 + lane] = Stage(a, first + 64 + lane);
-      last_end += far_same == kEveryLane ? 32 : __ffs(~far_same) - 1;
+  if (last_slot != none) {
+    const uint32_t beyond = ~__ballot_sync(kEveryLane, lane < a.tile || slot == last_slot);
+    last_end = beyond == 0 ? 32 : __ffs(beyond) - 1;
+    for (uint32_t from = 32; last_end == from && from < kStaged; from += 32) {
+      const bool same = slot_at(tile + from + lane) == last_slot;
+      const uint32_t other = ~__ballot_sync(kEveryLane, same);
+      if (same) staged[from + lane] = Stage(a, first + from + lane);
+      last_end += other == 0 ? 32 : __ffs(other) - 1;
     }
   }
   // A row from an earlier tile, if a chunk of it begins in this one.
-  uint32_t chunk = kTile, chunk_end = 0;
+  uint32_t chunk = a.tile, chunk_end = 0;
   const uint32_t first_slot = __shfl_sync(kEveryLane, slot, 0);
   if (first_slot == before) {
     const uint32_t begin = FirstNotBelow(a.w.slots, 0, first, first_slot);
@@ -363,29 +386,35 @@ __global__ void __launch_bounds__(kBlock) UpdateKernel(UpdateArguments a) {
   const RowStep batch = BatchStep(a);
   const uint64_t last_step = a.step->step;
   const uint32_t rows = __popc(starts);
-  const uint32_t tasks = rows + (chunk < min(chunk_end, kTile) ? 1 : 0);
-  for (uint32_t task = lane / kLanes; task < tasks; task += kGroups) {
+  const uint32_t tasks = rows + (chunk < min(chunk_end, a.tile) ? 1 : 0);
+  for (uint32_t task = lane / L::kLanes; task < tasks; task += kGroups) {
+#ifdef SPARROW_PREFETCH
+    if (task + kGroups < rows) {
+      const uint32_t next = begins[task + kGroups];
+      Prefetch(a.records + slots_of_warp[warp][next] * a.slot_bytes, L::lane() * 128, a.slot_bytes);
+      Prefetch(a.gradients.values + staged[next].offset, L::lane() * 128, a.size.dim * 4);
+    }
+#endif
     const bool own = task < rows;
     const uint32_t begin = own ? begins[task] : chunk;
     const uint32_t end = !own ? chunk_end : task + 1 < rows ? begins[task + 1] : last_end;
     const uint32_t count = min(end - begin, kChunk);
-    const auto gradient = [&](uint32_t column, float* sum) {
-      SumLookups<Vector>(a.gradients, staged + begin, count, column, sum);
+    const auto gradient = [&](uint32_t base, float* sum) {
+      SumLookups<L>(a.gradients, staged + begin, count, base, a.size.dim, sum);
     };
     if (own && end - begin <= kChunk) {
-      UpdateRecord<kKind, Vector, kLanes>(a, batch, last_step, slots_of_warp[warp][begin],
-                                          scratch + threadIdx.x / kLanes * (kLanes * kWidth<Vector>), gradient);
+      UpdateRecord<kKind, L>(a, batch, last_step, slots_of_warp[warp][begin],
+                             scratch + threadIdx.x / L::kLanes * L::kElements, gradient);
       continue;
     }
     // No two chunks of one kind begin within the same 64 look-ups.
     const uint64_t row = 2 * ((first + begin) / kChunk) + (own ? 1 : 0);
-    for (uint32_t column = threadIdx.x % kLanes * kWidth<Vector>; column < a.size.dim;
-         column += kLanes * kWidth<Vector>) {
-      float sum[kWidth<Vector>];
-      gradient(column, sum);
-      Store<Vector>(sum, a.w.partials + row * a.size.dim + column);
+    for (uint32_t base = 0; base < a.size.dim; base += L::kElements) {
+      float sum[L::kOwn];
+      gradient(base, sum);
+      L::Store(sum, base, a.size.dim, a.w.partials + row * a.size.dim);
     }
-    if (own && threadIdx.x % kLanes == 0) a.w.heavy[atomicAdd(a.w.heavy_rows, 1)] = first + begin;
+    if (own && L::lane() == 0) a.w.heavy[atomicAdd(a.w.heavy_rows, 1)] = first + begin;
   }
 }
 
@@ -394,33 +423,31 @@ __global__ void __launch_bounds__(kBlock) UpdateKernel(UpdateArguments a) {
 // latency: a heavy row is rare.
 template <SparseOptimizerKind kKind, typename Vector>
 __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
-  constexpr uint32_t kElements = 32 * kWidth<Vector>;
-  __shared__ alignas(16) float parts[kWarps][kElements];
+  using L = Lane<Vector, 32, 1>;
+  __shared__ alignas(16) float parts[kWarps][L::kElements];
   __shared__ alignas(16) float total[kDimMax];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t warp = threadIdx.x / 32;
   const uint32_t dim = a.size.dim;
   const uint32_t heavy_rows = *a.w.heavy_rows;
   for (uint32_t h = blockIdx.x; h < heavy_rows; h += gridDim.x) {
     const uint32_t begin = a.w.heavy[h];
     const uint32_t slot = a.w.slots[begin];
+    if (warp == 0) Prefetch(a.records + slot * a.slot_bytes, L::lane() * 128, a.slot_bytes);
     const uint32_t end = FirstNotBelow(a.w.slots, begin, a.size.lookups, slot + 1);
     const uint32_t chunks = (end - begin + kChunk - 1) / kChunk;
-    for (uint32_t base = 0; base < dim; base += kElements) {
-      const uint32_t column = base + lane * kWidth<Vector>;
-      float sum[kWidth<Vector>] = {};
-      if (column < dim) {
+    for (uint32_t base = 0; base < dim; base += L::kElements) {
+      float sum[L::kOwn] = {};
 #pragma unroll 4
-        for (uint32_t c = warp; c < chunks; c += kWarps) {
-          const uint64_t row = 2 * (uint64_t{begin} / kChunk + c) + (c == 0 ? 1 : 0);
-          float values[kWidth<Vector>];
-          Load<Vector>(a.w.partials + row * dim + column, values);
+      for (uint32_t c = warp; c < chunks; c += kWarps) {
+        const uint64_t row = 2 * (uint64_t{begin} / kChunk + c) + (c == 0 ? 1 : 0);
+        float values[L::kOwn];
+        L::Load(a.w.partials + row * dim, base, dim, values);
 #pragma unroll
-          for (uint32_t e = 0; e < kWidth<Vector>; ++e) sum[e] += values[e];
-        }
+        for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += values[e];
       }
-      Store<Vector>(sum, parts[warp] + lane * kWidth<Vector>);
+      L::Store(sum, 0, L::kElements, parts[warp]);
       __syncthreads();
-      for (uint32_t i = threadIdx.x; i < min(kElements, dim - base); i += kBlock) {
+      for (uint32_t i = threadIdx.x; i < min(L::kElements, dim - base); i += kBlock) {
         float all = 0;
 #pragma unroll
         for (uint32_t from = 0; from < kWarps; ++from) all += parts[from][i];
@@ -429,19 +456,19 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
       __syncthreads();
     }
     if (warp == 0) {
-      UpdateRecord<kKind, Vector, 32>(a, BatchStep(a), a.step->step, slot, parts[0],
-                                      [&](uint32_t column, float* sum) { Load<Vector>(total + column, sum); });
+      UpdateRecord<kKind, L>(a, BatchStep(a), a.step->step, slot, parts[0],
+                             [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
     }
     __syncthreads();
   }
 }
 
-template <SparseOptimizerKind kKind, typename Vector, int kLanes>
+template <SparseOptimizerKind kKind, typename L>
 void LaunchUpdate(const UpdateArguments& a, const Stream& queue) {
-  const int64_t tiles = (int64_t{a.size.lookups} + kTile - 1) / kTile;
-  Launch(UpdateKernel<kKind, Vector, kLanes>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+  const int64_t tiles = (int64_t{a.size.lookups} + a.tile - 1) / a.tile;
+  Launch(UpdateKernel<kKind, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
   if (a.size.lookups <= kChunk) return;
-  Launch(HeavyKernel<kKind, Vector>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
+  Launch(HeavyKernel<kKind, typename L::Vector>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
 }
 
 template <SparseOptimizerKind kKind>
@@ -449,13 +476,17 @@ void LaunchForWidth(const UpdateArguments& a, const Stream& queue) {
   const DeviceGradients& g = a.gradients;
   const bool wide = a.size.dim % 4 == 0 && g.stride % 4 == 0 && g.columns_divide_by_4 &&
                     reinterpret_cast<uintptr_t>(g.values) % 16 == 0;
+#ifndef SPARROW_FEW
   if (!wide) {
-    return a.size.dim <= 8 ? LaunchUpdate<kKind, float, 8>(a, queue) : LaunchUpdate<kKind, float, 32>(a, queue);
+    return a.size.dim <= 8 ? LaunchUpdate<kKind, Lane<float, 8, 1>>(a, queue)
+                           : LaunchUpdate<kKind, Lane<float, 32, 2>>(a, queue);
   }
-  if (a.size.dim <= 16) return LaunchUpdate<kKind, float4, 4>(a, queue);
-  if (a.size.dim <= 32) return LaunchUpdate<kKind, float4, 8>(a, queue);
-  if (a.size.dim <= 64) return LaunchUpdate<kKind, float4, 16>(a, queue);
-  return LaunchUpdate<kKind, float4, 32>(a, queue);
+  if (a.size.dim <= 16) return LaunchUpdate<kKind, Lane<float4, 4, 1>>(a, queue);
+  if (a.size.dim <= 32) return LaunchUpdate<kKind, Lane<float4, 8, 1>>(a, queue);
+  if (a.size.dim <= 64) return LaunchUpdate<kKind, Lane<float4, 8, 2>>(a, queue);
+#endif
+  if (a.size.dim <= 128) return LaunchUpdate<kKind, Lane<float4, SPARROW_LANES, 32 / SPARROW_LANES>>(a, queue);
+  return LaunchUpdate<kKind, Lane<float4, 32, 2>>(a, queue);
 }
 
 void CheckSize(const SparseUpdateSize& size) {
@@ -468,29 +499,36 @@ void CheckSize(const SparseUpdateSize& size) {
 
 size_t SparseUpdateWorkspaceBytes(const SparseUpdateSize& size) {
   CheckSize(size);
-  return Divide(size, nullptr).bytes;
+  const Workspace w = Divide(size, nullptr);
+  size_t sort_bytes = 0;
+  CHECK_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
+                                             size.lookups, 0, SlotBits(size.slots)));
+  return w.bytes + sort_bytes;
 }
 
-void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, void* workspace, const Stream& queue) {
+void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceWorkspace& workspace,
+                     const Stream& queue) {
   CheckSize(size);
   if (size.lookups == 0 || bags.rows == 0) return;
-  Workspace w = Divide(size, workspace);
+  const Workspace w = Divide(size, workspace.data);
+  CHECK(workspace.bytes > w.bytes) << "a workspace of " << workspace.bytes << " bytes";
+  size_t sort_bytes = workspace.bytes - w.bytes;
   const int64_t threads = std::max<int64_t>(bags.rows, size.lookups);
   Launch(SourcesKernel, (threads + kBlock - 1) / kBlock, kBlock, queue, bags, size, w);
-  CHECK_CUDA(cub::DeviceRadixSort::SortPairs(w.sort, w.sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
+  CHECK_CUDA(cub::DeviceRadixSort::SortPairs(w.sort, sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
                                              size.lookups, 0, SlotBits(size.slots), queue.get()));
 }
 
 void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceGradients& gradients,
                      const SparseOptimizer& optimizer, const SparseStep* step, const DeviceRecords& records,
-                     void* workspace, const Stream& queue) {
+                     const DeviceWorkspace& workspace, const Stream& queue) {
   CheckSize(size);
   if (size.lookups == 0 || bags.rows == 0) return;
   CHECK(records.layout.storage() == RowType::kFloat32);
   CHECK_EQ(records.layout.dim(), size.dim);
   CHECK_EQ(records.layout.state_floats(), StateFloats(optimizer.kind, size.dim));
   CHECK_EQ(bags.rows % gradients.samples, 0);
-  const UpdateArguments a{Divide(size, workspace),
+  const UpdateArguments a{Divide(size, workspace.data),
                           size,
                           gradients,
                           optimizer,
@@ -498,17 +536,23 @@ void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
                           records.data,
                           records.layout.slot_bytes(),
                           records.layout.metadata_offset(),
-                          bags.weights != nullptr || bags.mean};
+                          bags.weights != nullptr || bags.mean,
+                          TileOf(size.lookups)};
   using Kind = SparseOptimizerKind;
   switch (optimizer.kind) {
     case Kind::kSgd:
       return LaunchForWidth<Kind::kSgd>(a, queue);
+#ifndef SPARROW_FEW
     case Kind::kMomentum:
       return LaunchForWidth<Kind::kMomentum>(a, queue);
     case Kind::kAdagrad:
       return LaunchForWidth<Kind::kAdagrad>(a, queue);
+#endif
     case Kind::kRowwiseAdagrad:
       return LaunchForWidth<Kind::kRowwiseAdagrad>(a, queue);
+#ifdef SPARROW_FEW
+    default: return;
+#else
     case Kind::kAdam:
       return LaunchForWidth<Kind::kAdam>(a, queue);
     case Kind::kRowwiseAdam:
@@ -517,6 +561,7 @@ void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
       return LaunchForWidth<Kind::kFtrl>(a, queue);
     case Kind::kRmsProp:
       return LaunchForWidth<Kind::kRmsProp>(a, queue);
+#endif
   }
 }
 

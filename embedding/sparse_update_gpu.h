@@ -53,17 +53,21 @@ struct DeviceRecords {
   RowLayout layout;      // Of float32 storage.
 };
 
-// Bytes of GPU memory that both calls need, at a multiple of 256.
+// GPU memory for the calls below to work in, at a multiple of 256. They leave nothing there for the next batch.
+struct DeviceWorkspace {
+  void* data = nullptr;
+  size_t bytes = 0;  // At least SparseUpdateWorkspaceBytes.
+};
 size_t SparseUpdateWorkspaceBytes(const SparseUpdateSize& size);
 
 // bags.index are slots. Queued on `queue`.
-void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, void* workspace, const Stream& queue);
+void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceWorkspace& workspace,
+                     const Stream& queue);
 
-// REQUIRES: GroupLookupsGpu of the same bags, size and workspace has run or is queued before. Workspace contents are
-// used up.
+// REQUIRES: GroupLookupsGpu of the same bags, size and workspace has run or is queued before.
 void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceGradients& gradients,
                      const SparseOptimizer& optimizer, const SparseStep* step /*in GPU memory*/,
-                     const DeviceRecords& records, void* workspace, const Stream& queue);
+                     const DeviceRecords& records, const DeviceWorkspace& workspace, const Stream& queue);
 
 }  // namespace sparrow
 
