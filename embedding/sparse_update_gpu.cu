@@ -1,28 +1,32 @@
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "base/cuda/launch.cuh"
 #include "embedding/sparse_update_gpu.h"
 
 namespace sparrow {
 namespace {
+#ifndef SPARROW_MIN
+#define SPARROW_MIN 1
+#endif
 #ifndef SPARROW_TILES
 #define SPARROW_TILES 12672
 #endif
-#ifndef SPARROW_LANES
-#define SPARROW_LANES 16
+#ifndef SPARROW_FEWROWS
+#define SPARROW_FEWROWS 2
 #endif
-#ifndef SPARROW_NO_PREFETCH
-#define SPARROW_PREFETCH
+#ifndef SPARROW_BATCH
+#define SPARROW_BATCH 32
 #endif
-
 constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
 constexpr uint32_t kEveryLane = 0xffffffff;
 constexpr uint32_t kTileMax = 32;
 constexpr uint32_t kChunk = 64;  // Look-ups of a row that are summed one after the other. A row with more is heavy.
 constexpr uint32_t kStaged = kTileMax + kChunk;
+constexpr uint32_t kFew = SPARROW_FEWROWS;  // A row of up to so many look-ups takes a smaller group of lanes than others.
 constexpr uint32_t kHeavyBlocks = 1056;  // 8 for each SM of an H200.
 constexpr uint32_t kDimMax = 4096;
 
@@ -206,19 +210,26 @@ struct Lane {
   }
 };
 
-// The lane's elements of the sum of `count` look-ups.
-template <typename L>
+// The lane's elements of the sum of `count` look-ups. Loads of kBatch of them are under way together.
+template <typename L, uint32_t kBatch>
 __device__ void SumLookups(const DeviceGradients& gradients, const Staged* staged, uint32_t count, uint32_t base,
                            uint32_t dim, float* sum) {
 #pragma unroll
   for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] = 0;
-#pragma unroll 4
-  for (uint32_t i = 0; i < count; ++i) {
-    const Staged lookup = staged[i];
-    float values[L::kOwn];
-    L::Load(gradients.values + lookup.offset, base, dim, values);
+  for (uint32_t i = 0; i < count; i += kBatch) {
+    float values[kBatch][L::kOwn];
+    float factors[kBatch];
 #pragma unroll
-    for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += lookup.factor * values[e];
+    for (uint32_t u = 0; u < kBatch; ++u) {
+      const Staged lookup = staged[min(i + u, count - 1)];
+      factors[u] = lookup.factor;
+      L::Load(gradients.values + lookup.offset, base, i + u < count ? dim : 0, values[u]);  // 0 behind the last one.
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < kBatch; ++u) {
+#pragma unroll
+      for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += factors[u] * values[u][e];
+    }
   }
 }
 
@@ -325,20 +336,65 @@ __device__ RowStep BatchStep(const UpdateArguments& a) {
           .gradient_scale = static_cast<float>(a.step->gradient_scale)};
 }
 
+// What a warp has to do. Positions are relative to `first`.
+struct Tile {
+  uint32_t first;          // Sorted look-up.
+  const Staged* staged;    // [kStaged]
+  const uint32_t* slots;   // [kTileMax]
+  const uint32_t* begins;  // [rows]: where rows begin.
+  uint32_t rows;
+  uint32_t last_end;  // Where the last of them ends, or more than kChunk behind its begin.
+  bool has_chunk;     // Of a row that begins in an earlier tile.
+  uint32_t chunk;     // Where it begins.
+  uint32_t chunk_end;
+};
+
+// The tile's rows that have look-ups least to most in number; with no limit, the chunk too.
+template <SparseOptimizerKind kKind, typename L, uint32_t kBatch>
+__device__ void UpdateRows(const UpdateArguments& a, const Tile& tile, uint32_t least, uint32_t most,
+                           float* scratch /*[32 * L::kOwn]*/) {
+  const RowStep batch = BatchStep(a);
+  const uint64_t last_step = a.step->step;
+  const uint32_t group = threadIdx.x % 32 / L::kLanes;
+  const uint32_t tasks = tile.rows + (tile.has_chunk && most > kChunk ? 1 : 0);
+  for (uint32_t task = group; task < tasks; task += 32 / L::kLanes) {
+    const bool own = task < tile.rows;
+    const uint32_t begin = own ? tile.begins[task] : tile.chunk;
+    const uint32_t end = !own ? tile.chunk_end : task + 1 < tile.rows ? tile.begins[task + 1] : tile.last_end;
+    if (own && (end - begin < least || end - begin > most)) continue;
+    const uint32_t count = min(end - begin, kChunk);
+    const auto gradient = [&](uint32_t base, float* sum) {
+      SumLookups<L, kBatch>(a.gradients, tile.staged + begin, count, base, a.size.dim, sum);
+    };
+    if (own && end - begin <= kChunk) {
+      UpdateRecord<kKind, L>(a, batch, last_step, tile.slots[begin], scratch + group * L::kElements, gradient);
+      continue;
+    }
+    // No two chunks of one kind begin within the same 64 look-ups.
+    const uint64_t row = 2 * ((tile.first + begin) / kChunk) + (own ? 1 : 0);
+    for (uint32_t base = 0; base < a.size.dim; base += L::kElements) {
+      float sum[L::kOwn];
+      gradient(base, sum);
+      L::Store(sum, base, a.size.dim, a.w.partials + row * a.size.dim);
+    }
+    if (own && L::lane() == 0) a.w.heavy[atomicAdd(a.w.heavy_rows, 1)] = tile.first + begin;
+  }
+}
+
 // One warp a tile of sorted look-ups. It owns the rows that begin there, and the chunk of a heavy row that begins there;
-// a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn; lane l of a group
-// owns vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (float4) or 4-byte pieces. While a
-// row is computed, the group's next one is fetched to L2. A row of up to 64 look-ups is updated; of a heavier one,
-// chunks of 64 are summed into the workspace.
+// a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn: first those of few
+// look-ups, by groups of Few, so that more rows are under way; then the others, by groups of L. Lane l of a group owns
+// vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (float4) or 4-byte pieces. A row of up to
+// 64 look-ups is updated; of a heavier one, chunks of 64 are summed into the workspace.
 // Bytes moved: dim * 4 a look-up (its gradient), 8 for its slot and bag, the record read and written a row. Above dim
 // 256, row-wise optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
-template <SparseOptimizerKind kKind, typename L>
-__global__ void __launch_bounds__(kBlock) UpdateKernel(UpdateArguments a) {
-  constexpr uint32_t kGroups = 32 / L::kLanes;
+template <SparseOptimizerKind kKind, typename Few, typename L>
+__global__ void __launch_bounds__(kBlock, SPARROW_MIN) UpdateKernel(UpdateArguments a) {
+  constexpr uint32_t kScratch = 32 * (Few::kOwn > L::kOwn ? Few::kOwn : L::kOwn);  // A warp's.
   __shared__ Staged staged_of_warp[kWarps][kStaged];
   __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
   __shared__ uint32_t begins_of_warp[kWarps][kTileMax];
-  __shared__ alignas(16) float scratch[UsesMeanSquare(kKind) ? kBlock * L::kOwn : 1];
+  __shared__ alignas(16) float scratch[UsesMeanSquare(kKind) ? kWarps * kScratch : 1];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Staged* staged = staged_of_warp[warp];
   uint32_t* begins = begins_of_warp[warp];  // Where the rows that begin in this tile do.
@@ -383,39 +439,15 @@ __global__ void __launch_bounds__(kBlock) UpdateKernel(UpdateArguments a) {
   }
   __syncwarp();
 
-  const RowStep batch = BatchStep(a);
-  const uint64_t last_step = a.step->step;
-  const uint32_t rows = __popc(starts);
-  const uint32_t tasks = rows + (chunk < min(chunk_end, a.tile) ? 1 : 0);
-  for (uint32_t task = lane / L::kLanes; task < tasks; task += kGroups) {
-#ifdef SPARROW_PREFETCH
-    if (task + kGroups < rows) {
-      const uint32_t next = begins[task + kGroups];
-      Prefetch(a.records + slots_of_warp[warp][next] * a.slot_bytes, L::lane() * 128, a.slot_bytes);
-      Prefetch(a.gradients.values + staged[next].offset, L::lane() * 128, a.size.dim * 4);
-    }
-#endif
-    const bool own = task < rows;
-    const uint32_t begin = own ? begins[task] : chunk;
-    const uint32_t end = !own ? chunk_end : task + 1 < rows ? begins[task + 1] : last_end;
-    const uint32_t count = min(end - begin, kChunk);
-    const auto gradient = [&](uint32_t base, float* sum) {
-      SumLookups<L>(a.gradients, staged + begin, count, base, a.size.dim, sum);
-    };
-    if (own && end - begin <= kChunk) {
-      UpdateRecord<kKind, L>(a, batch, last_step, slots_of_warp[warp][begin],
-                             scratch + threadIdx.x / L::kLanes * L::kElements, gradient);
-      continue;
-    }
-    // No two chunks of one kind begin within the same 64 look-ups.
-    const uint64_t row = 2 * ((first + begin) / kChunk) + (own ? 1 : 0);
-    for (uint32_t base = 0; base < a.size.dim; base += L::kElements) {
-      float sum[L::kOwn];
-      gradient(base, sum);
-      L::Store(sum, base, a.size.dim, a.w.partials + row * a.size.dim);
-    }
-    if (own && L::lane() == 0) a.w.heavy[atomicAdd(a.w.heavy_rows, 1)] = first + begin;
+  const Tile work{first, staged, slots_of_warp[warp],      begins, static_cast<uint32_t>(__popc(starts)), last_end,
+                  chunk < min(chunk_end, a.tile), chunk, chunk_end};
+  float* own_scratch = scratch + (UsesMeanSquare(kKind) ? warp * kScratch : 0);
+  constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
+  if constexpr (kTwoPasses) {
+    UpdateRows<kKind, Few, kFew>(a, work, 1, kFew, own_scratch);
+    __syncwarp();
   }
+  UpdateRows<kKind, L, kTwoPasses ? SPARROW_BATCH / L::kOwn : 4>(a, work, kTwoPasses ? kFew + 1 : 1, 0xffffffff, own_scratch);
 }
 
 // The heavy rows, a block each: warp i adds chunks i, i + 8, ...; the warps' sums are added in their order; the first
@@ -463,10 +495,10 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
   }
 }
 
-template <SparseOptimizerKind kKind, typename L>
+template <SparseOptimizerKind kKind, typename Few, typename L = Few>
 void LaunchUpdate(const UpdateArguments& a, const Stream& queue) {
   const int64_t tiles = (int64_t{a.size.lookups} + a.tile - 1) / a.tile;
-  Launch(UpdateKernel<kKind, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+  Launch(UpdateKernel<kKind, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
   if (a.size.lookups <= kChunk) return;
   Launch(HeavyKernel<kKind, typename L::Vector>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
 }
@@ -476,16 +508,16 @@ void LaunchForWidth(const UpdateArguments& a, const Stream& queue) {
   const DeviceGradients& g = a.gradients;
   const bool wide = a.size.dim % 4 == 0 && g.stride % 4 == 0 && g.columns_divide_by_4 &&
                     reinterpret_cast<uintptr_t>(g.values) % 16 == 0;
-#ifndef SPARROW_FEW
+#ifndef SPARROW_ONLY_128
   if (!wide) {
-    return a.size.dim <= 8 ? LaunchUpdate<kKind, Lane<float, 8, 1>>(a, queue)
-                           : LaunchUpdate<kKind, Lane<float, 32, 2>>(a, queue);
+    if (a.size.dim <= 8) return LaunchUpdate<kKind, Lane<float, 8, 1>>(a, queue);
+    return LaunchUpdate<kKind, Lane<float, 32, 2>>(a, queue);
   }
   if (a.size.dim <= 16) return LaunchUpdate<kKind, Lane<float4, 4, 1>>(a, queue);
   if (a.size.dim <= 32) return LaunchUpdate<kKind, Lane<float4, 8, 1>>(a, queue);
-  if (a.size.dim <= 64) return LaunchUpdate<kKind, Lane<float4, 8, 2>>(a, queue);
+  if (a.size.dim <= 64) return LaunchUpdate<kKind, Lane<float4, 8, 2>, Lane<float4, 16, 1>>(a, queue);
 #endif
-  if (a.size.dim <= 128) return LaunchUpdate<kKind, Lane<float4, SPARROW_LANES, 32 / SPARROW_LANES>>(a, queue);
+  if (a.size.dim <= 128) return LaunchUpdate<kKind, Lane<float4, 16, 2>, Lane<float4, 32, 1>>(a, queue);
   return LaunchUpdate<kKind, Lane<float4, 32, 2>>(a, queue);
 }
 
@@ -542,7 +574,7 @@ void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
   switch (optimizer.kind) {
     case Kind::kSgd:
       return LaunchForWidth<Kind::kSgd>(a, queue);
-#ifndef SPARROW_FEW
+#ifndef SPARROW_ONLY_128
     case Kind::kMomentum:
       return LaunchForWidth<Kind::kMomentum>(a, queue);
     case Kind::kAdagrad:
@@ -550,7 +582,7 @@ void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
 #endif
     case Kind::kRowwiseAdagrad:
       return LaunchForWidth<Kind::kRowwiseAdagrad>(a, queue);
-#ifdef SPARROW_FEW
+#ifdef SPARROW_ONLY_128
     default: return;
 #else
     case Kind::kAdam:
