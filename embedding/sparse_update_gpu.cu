@@ -8,25 +8,14 @@
 
 namespace sparrow {
 namespace {
-#ifndef SPARROW_MIN
-#define SPARROW_MIN 1
-#endif
-#ifndef SPARROW_TILES
-#define SPARROW_TILES 12672
-#endif
-#ifndef SPARROW_FEWROWS
-#define SPARROW_FEWROWS 2
-#endif
-#ifndef SPARROW_BATCH
-#define SPARROW_BATCH 32
-#endif
+
 constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
 constexpr uint32_t kEveryLane = 0xffffffff;
 constexpr uint32_t kTileMax = 32;
 constexpr uint32_t kChunk = 64;  // Look-ups of a row that are summed one after the other. A row with more is heavy.
 constexpr uint32_t kStaged = kTileMax + kChunk;
-constexpr uint32_t kFew = SPARROW_FEWROWS;  // A row of up to so many look-ups takes a smaller group of lanes than others.
+constexpr uint32_t kFew = 2;             // A row of up to so many look-ups takes a smaller group of lanes than others.
 constexpr uint32_t kHeavyBlocks = 1056;  // 8 for each SM of an H200.
 constexpr uint32_t kDimMax = 4096;
 
@@ -135,7 +124,7 @@ struct UpdateArguments {
 
 // Few look-ups are spread over many warps. (No sum depends on it.)
 uint32_t TileOf(uint32_t lookups) {
-  constexpr uint32_t kTiles = SPARROW_TILES;  // 96 warps for each SM of an H200.
+  constexpr uint32_t kTiles = 12672;  // 96 warps for each SM of an H200.
   uint32_t tile = kTileMax;
   while (tile > 4 && lookups / tile < kTiles) tile /= 2;
   return tile;
@@ -336,6 +325,9 @@ __device__ RowStep BatchStep(const UpdateArguments& a) {
           .gradient_scale = static_cast<float>(a.step->gradient_scale)};
 }
 
+// Of the update on an SM: where little is done for a row, 64 registers a thread are faster than more.
+constexpr int MinBlocks(SparseOptimizerKind kind) { return ArraysOf(kind) == 0 ? 4 : 1; }
+
 // What a warp has to do. Positions are relative to `first`.
 struct Tile {
   uint32_t first;          // Sorted look-up.
@@ -381,15 +373,15 @@ __device__ void UpdateRows(const UpdateArguments& a, const Tile& tile, uint32_t 
   }
 }
 
-// One warp a tile of sorted look-ups. It owns the rows that begin there, and the chunk of a heavy row that begins there;
-// a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn: first those of few
-// look-ups, by groups of Few, so that more rows are under way; then the others, by groups of L. Lane l of a group owns
-// vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (float4) or 4-byte pieces. A row of up to
-// 64 look-ups is updated; of a heavier one, chunks of 64 are summed into the workspace.
-// Bytes moved: dim * 4 a look-up (its gradient), 8 for its slot and bag, the record read and written a row. Above dim
-// 256, row-wise optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
+// One warp a tile of sorted look-ups. It owns the rows that begin there, and the chunk of a heavy row that begins
+// there; a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn: first those
+// of few look-ups, by groups of Few, so that more rows are under way; then the others, by groups of L. Lane l of a
+// group owns vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (float4) or 4-byte pieces. A
+// row of up to 64 look-ups is updated; of a heavier one, chunks of 64 are summed into the workspace. Bytes moved: dim *
+// 4 a look-up (its gradient), 8 for its slot and bag, the record read and written a row. Above dim 256, row-wise
+// optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
 template <SparseOptimizerKind kKind, typename Few, typename L>
-__global__ void __launch_bounds__(kBlock, SPARROW_MIN) UpdateKernel(UpdateArguments a) {
+__global__ void __launch_bounds__(kBlock, MinBlocks(kKind)) UpdateKernel(UpdateArguments a) {
   constexpr uint32_t kScratch = 32 * (Few::kOwn > L::kOwn ? Few::kOwn : L::kOwn);  // A warp's.
   __shared__ Staged staged_of_warp[kWarps][kStaged];
   __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
@@ -439,15 +431,23 @@ __global__ void __launch_bounds__(kBlock, SPARROW_MIN) UpdateKernel(UpdateArgume
   }
   __syncwarp();
 
-  const Tile work{first, staged, slots_of_warp[warp],      begins, static_cast<uint32_t>(__popc(starts)), last_end,
-                  chunk < min(chunk_end, a.tile), chunk, chunk_end};
+  const Tile work{first,
+                  staged,
+                  slots_of_warp[warp],
+                  begins,
+                  static_cast<uint32_t>(__popc(starts)),
+                  last_end,
+                  chunk < min(chunk_end, a.tile),
+                  chunk,
+                  chunk_end};
   float* own_scratch = scratch + (UsesMeanSquare(kKind) ? warp * kScratch : 0);
   constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
   if constexpr (kTwoPasses) {
     UpdateRows<kKind, Few, kFew>(a, work, 1, kFew, own_scratch);
     __syncwarp();
   }
-  UpdateRows<kKind, L, kTwoPasses ? SPARROW_BATCH / L::kOwn : 4>(a, work, kTwoPasses ? kFew + 1 : 1, 0xffffffff, own_scratch);
+  UpdateRows<kKind, L, kTwoPasses && !UsesMeanSquare(kKind) ? 8 : 4>(a, work, kTwoPasses ? kFew + 1 : 1, 0xffffffff,
+                                                                     own_scratch);
 }
 
 // The heavy rows, a block each: warp i adds chunks i, i + 8, ...; the warps' sums are added in their order; the first
@@ -508,7 +508,6 @@ void LaunchForWidth(const UpdateArguments& a, const Stream& queue) {
   const DeviceGradients& g = a.gradients;
   const bool wide = a.size.dim % 4 == 0 && g.stride % 4 == 0 && g.columns_divide_by_4 &&
                     reinterpret_cast<uintptr_t>(g.values) % 16 == 0;
-#ifndef SPARROW_ONLY_128
   if (!wide) {
     if (a.size.dim <= 8) return LaunchUpdate<kKind, Lane<float, 8, 1>>(a, queue);
     return LaunchUpdate<kKind, Lane<float, 32, 2>>(a, queue);
@@ -516,7 +515,6 @@ void LaunchForWidth(const UpdateArguments& a, const Stream& queue) {
   if (a.size.dim <= 16) return LaunchUpdate<kKind, Lane<float4, 4, 1>>(a, queue);
   if (a.size.dim <= 32) return LaunchUpdate<kKind, Lane<float4, 8, 1>>(a, queue);
   if (a.size.dim <= 64) return LaunchUpdate<kKind, Lane<float4, 8, 2>, Lane<float4, 16, 1>>(a, queue);
-#endif
   if (a.size.dim <= 128) return LaunchUpdate<kKind, Lane<float4, 16, 2>, Lane<float4, 32, 1>>(a, queue);
   return LaunchUpdate<kKind, Lane<float4, 32, 2>>(a, queue);
 }
@@ -574,17 +572,12 @@ void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
   switch (optimizer.kind) {
     case Kind::kSgd:
       return LaunchForWidth<Kind::kSgd>(a, queue);
-#ifndef SPARROW_ONLY_128
     case Kind::kMomentum:
       return LaunchForWidth<Kind::kMomentum>(a, queue);
     case Kind::kAdagrad:
       return LaunchForWidth<Kind::kAdagrad>(a, queue);
-#endif
     case Kind::kRowwiseAdagrad:
       return LaunchForWidth<Kind::kRowwiseAdagrad>(a, queue);
-#ifdef SPARROW_ONLY_128
-    default: return;
-#else
     case Kind::kAdam:
       return LaunchForWidth<Kind::kAdam>(a, queue);
     case Kind::kRowwiseAdam:
@@ -593,7 +586,6 @@ void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
       return LaunchForWidth<Kind::kFtrl>(a, queue);
     case Kind::kRmsProp:
       return LaunchForWidth<Kind::kRmsProp>(a, queue);
-#endif
   }
 }
 

@@ -129,7 +129,6 @@ int Main(int argc, char** argv) {
       double sgd_us = 0;
       for (const SparseOptimizerKind kind : {SparseOptimizerKind::kSgd, SparseOptimizerKind::kRowwiseAdagrad,
                                              SparseOptimizerKind::kAdagrad, SparseOptimizerKind::kAdam}) {
-        if (argc > 2 && kind != SparseOptimizerKind::kSgd && kind != SparseOptimizerKind::kRowwiseAdagrad) continue;
         const SparseOptimizer optimizer{.kind = kind, .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
         const RowLayout layout(kDim, kind);
         auto records = Allocate<char>(kFeatures * rows * layout.slot_bytes());
