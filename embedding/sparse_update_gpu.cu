@@ -377,9 +377,10 @@ __device__ void UpdateRows(const UpdateArguments& a, const Tile& tile, uint32_t 
 // there; a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn: first those
 // of few look-ups, by groups of Few, so that more rows are under way; then the others, by groups of L. Lane l of a
 // group owns vectors l, l + kLanes, ... of the row, so all is read in consecutive 16-byte (float4) or 4-byte pieces. A
-// row of up to 64 look-ups is updated; of a heavier one, chunks of 64 are summed into the workspace. Bytes moved: dim *
-// 4 a look-up (its gradient), 8 for its slot and bag, the record read and written a row. Above dim 256, row-wise
-// optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
+// row of up to 64 look-ups is updated; of a heavier one, chunks of 64 are summed into the workspace.
+//
+// Bytes moved: a look-up, its gradient (4 * dim) and 8 for slot and bag; a row, its record read and written. Above dim
+// 256, row-wise optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
 template <SparseOptimizerKind kKind, typename Few, typename L>
 __global__ void __launch_bounds__(kBlock, MinBlocks(kKind)) UpdateKernel(UpdateArguments a) {
   constexpr uint32_t kScratch = 32 * (Few::kOwn > L::kOwn ? Few::kOwn : L::kOwn);  // A warp's.
@@ -451,8 +452,8 @@ __global__ void __launch_bounds__(kBlock, MinBlocks(kKind)) UpdateKernel(UpdateA
 }
 
 // The heavy rows, a block each: warp i adds chunks i, i + 8, ...; the warps' sums are added in their order; the first
-// warp updates the row. Bytes moved: dim * 4 a chunk of 64 look-ups, the record read and written a row. Bound by L2's
-// latency: a heavy row is rare.
+// warp updates the row. Bytes moved: a chunk of 64 look-ups, 4 * dim; a row, its record read and written. Bound by L2's
+// latency, because heavy rows are few.
 template <SparseOptimizerKind kKind, typename Vector>
 __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
   using L = Lane<Vector, 32, 1>;

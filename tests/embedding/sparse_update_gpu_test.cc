@@ -60,8 +60,9 @@ struct Shape {
   std::vector<uint32_t> columns = {};
   bool weighted = false;
   bool mean = false;
-  uint32_t lookups_max = 6;  // A bag; lengths are powers of two, so that a mean's factor is exact.
-  bool exact = true;         // Gradients are small multiples of 1/64, so that every sum is exact in any order.
+  uint32_t lookups_min = 0;  // A bag; lengths are 0 and powers of two, so that a mean's factor is exact.
+  uint32_t lookups_max = 4;
+  bool exact = true;  // Gradients are small multiples of 1/64, so that every sum is exact in any order.
 };
 
 // One batch: features, gradients, the same row in several of them.
@@ -88,7 +89,7 @@ Case MakeCase(const Shape& shape, uint64_t seed) {
     std::vector<float> weights;
     for (uint32_t i = 0; i < shape.samples; ++i) {
       const uint64_t draw = RandomBits(seed, n++) % 4;
-      const uint32_t length = std::min(draw == 0 ? 0u : 1u << (draw - 1), shape.lookups_max);
+      const uint32_t length = std::clamp(draw == 0 ? 0u : 1u << (draw - 1), shape.lookups_min, shape.lookups_max);
       const float weight = RandomBits(seed, n++) % 2 == 0 ? 0.5f : 2.0f;
       for (uint32_t k = 0; k < length; ++k) {
         const double u = RandomUniform(seed, n++);
@@ -297,7 +298,7 @@ TEST_F(SparseUpdateGpuTest, HeavyRowsEqualTheCpuHalf) {
       shape.features = 1;
       shape.columns.resize(1);
       shape.slots = 1;
-      shape.lookups_max = 1;
+      shape.lookups_min = shape.lookups_max = 1;
       ExpectTwins(shape, kind, 31);
     }
   }
