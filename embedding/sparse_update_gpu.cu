@@ -325,8 +325,8 @@ __device__ RowStep BatchStep(const UpdateArguments& a) {
           .gradient_scale = static_cast<float>(a.step->gradient_scale)};
 }
 
-// Of the update on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7 %
-// (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; others were not tried.
+// Of the update on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7
+// % (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; others were not tried.
 constexpr int MinBlocks(SparseOptimizerKind kind) { return ArraysOf(kind) == 0 ? 4 : 1; }
 
 // What a warp has to do. Positions are relative to `first`.
