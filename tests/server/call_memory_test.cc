@@ -266,10 +266,10 @@ TEST_F(LargeStepsTest, WaitingPullsAreBounded) {
 
 TEST_F(LargeStepsTest, TablesMakeRoomForStepsAndAllOfItStaysInTheBudget) {
   ASSERT_TRUE(Open(job_).ok());
-  // Twice the memory, so that tables hold all there is.
-  for (Key first = 0; first < 12 * kRows; first += kRows) ASSERT_TRUE(Pull(job_.Pull(0, {{0, Keys(first)}})).ok());
+  // More than the memory, so that tables hold all there is.
+  for (Key first = 0; first < 8 * kRows; first += kRows) ASSERT_TRUE(Pull(job_.Pull(0, {{0, Keys(first)}})).ok());
   const uint64_t full = server_.shard->GetUsage().memory_bytes;
-  for (uint64_t step = 0; step < 3; ++step) {
+  for (uint64_t step = 0; step < 2; ++step) {
     for (uint32_t worker = 0; worker < job_.workers; ++worker) {
       ASSERT_TRUE(Pull(job_.Pull(step, {{0, Keys(worker * kRows / 2)}}, worker)).ok());
     }
