@@ -21,6 +21,7 @@
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
+#include "bench/support/gpu_timing.h"
 #include "dense/bce_loss_gpu.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gradient_norm_gpu.h"
@@ -30,18 +31,7 @@ namespace {
 
 constexpr int64_t kCopyBytes = int64_t{2} << 30;
 
-template <typename T>
-DeviceBuffer<T> Allocate(int64_t size) {
-  std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(size);
-  CHECK(buffer.has_value()) << "no GPU memory for " << size * sizeof(T) << " bytes";
-  return std::move(*buffer);
-}
-
-struct Spread {
-  double median_us = 0;
-  double min_us = 0;
-  double max_us = 0;
-};
+constexpr int kRuns = 25;
 
 class Bench {
  public:
@@ -52,7 +42,7 @@ class Bench {
     options_.CopyFrom({&options, 1}, stream_);
     stream_.Synchronize();
     CHECK(sums_.has_value());
-    bound_ = CopyRate(2 * kCopyBytes);
+    bound_ = RateOfCopy(2 * kCopyBytes);
     std::printf("%s; device copy of 2 GiB %.2f TB/s (read + written)\n\n", GpuName().c_str(), bound_ / 1e12);
     std::printf(
         "| kernel | elements | MB moved | median us (min-max) | GB/s | of the 2 GiB copy | of a copy of as many bytes "
@@ -88,12 +78,12 @@ class Bench {
                                                          .copy = copies ? copy.data() : nullptr,
                                                          .options = options_.data()};
         const int64_t bytes = 12 + 8 * DenseStates(rule.kind) + (copies ? 2 : 0);
-        const Spread time = Time([&] { optimizer->Step(arguments, stream_); });
+        const Spread time = Timed([&] { optimizer->Step(arguments, stream_); });
         Print(std::string(name) + (copies ? " + bf16 copy" : ""), n, bytes, time, Norm(weights));
       }
     }
     GridSums* const sums = sums_->data();
-    const Spread time = Time(
+    const Spread time = Timed(
         [&] { GradientNormGpu(weights.data(), n, options_.data(), {.max_norm = 1}, sums, clip_.data(), stream_); });
     Print("gradient norm", n, 4, time, Norm(weights));
   }
@@ -103,33 +93,20 @@ class Bench {
     DeviceBuffer<double> loss = Allocate<double>(1);
     logits.Fill(0x3e, stream_);
     labels.Fill(0, stream_);
-    const Spread time = Time([&] {
+    const Spread time = Timed([&] {
       BceWithLogitsGpu(logits.data(), labels.data(), n, gradients.data(), loss.data(), sums_->data(), stream_);
     });
     Print("BCE loss and gradient", n, 12, time, Norm(gradients));
   }
 
  private:
-  Spread Time(const std::function<void()>& work) {
-    std::vector<double> us;
-    for (int i = 0; i < 30; ++i) {
-      flush_.Fill(i, stream_);
-      Event start, end;
-      start.Record(stream_);
-      work();
-      end.Record(stream_);
-      if (i >= 5) us.push_back(end.MillisecondsSince(start) * 1e3);  // The first five warm up.
-    }
-    std::sort(us.begin(), us.end());
-    return {us[us.size() / 2], us.front(), us.back()};
-  }
+  Spread Timed(const std::function<void()>& work) { return Time(kRuns, nullptr, work, &flush_, stream_); }
 
-  // Bytes a second of a copy that moves `bytes`, which is reading half of them and writing the other.
-  double CopyRate(int64_t bytes) {
+  // Of a copy that moves `bytes`, which is reading half of them and writing the other.
+  double RateOfCopy(int64_t bytes) {
     bytes = std::min(bytes, 2 * kCopyBytes);
     if (const auto known = copy_rates_.find(bytes); known != copy_rates_.end()) return known->second;
-    const Spread time = Time([&] { internal::CopyOnDevice(to_.data(), from_.data(), bytes / 2, stream_); });
-    return copy_rates_[bytes] = static_cast<double>(bytes) / (time.median_us * 1e-6);
+    return copy_rates_[bytes] = CopyRate(kRuns, static_cast<size_t>(bytes / 2), from_, &to_, &flush_, stream_);
   }
 
   double Norm(const DeviceBuffer<float>& values) {
@@ -146,7 +123,7 @@ class Bench {
     const double rate = static_cast<double>(bytes) / (time.median_us * 1e-6);
     std::printf("| %s | %lld | %.1f | %.1f (%.1f-%.1f) | %.0f | %.0f %% | %.0f %% | %.9g |\n", name.c_str(),
                 static_cast<long long>(n), static_cast<double>(bytes) / 1e6, time.median_us, time.min_us, time.max_us,
-                rate / 1e9, 100 * rate / bound_, 100 * rate / CopyRate(bytes), checksum);
+                rate / 1e9, 100 * rate / bound_, 100 * rate / RateOfCopy(bytes), checksum);
   }
 
   const Stream stream_;

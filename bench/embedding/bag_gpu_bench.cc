@@ -11,45 +11,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "base/random.h"
+#include "bench/support/gpu_timing.h"
 #include "embedding/bag_gpu.h"
 
 namespace sparrow {
 namespace {
 
-template <typename T>
-DeviceBuffer<T> Allocate(size_t size) {
-  std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(size);
-  CHECK(buffer.has_value()) << "no GPU memory for " << size * sizeof(T) << " bytes";
-  return std::move(*buffer);
-}
-
-struct Spread {
-  double median_us = 0;
-  double min_us = 0;
-  double max_us = 0;
-};
-
-Spread Time(const std::function<void()>& work, DeviceBuffer<char>* flush, const Stream& stream) {
-  std::vector<double> us;
-  for (int i = 0; i < 55; ++i) {
-    flush->Fill(i, stream);
-    Event start, end;
-    start.Record(stream);
-    work();
-    end.Record(stream);
-    if (i >= 5) us.push_back(end.MillisecondsSince(start) * 1e3);  // The first five warm up.
-  }
-  std::sort(us.begin(), us.end());
-  return {us[us.size() / 2], us.front(), us.back()};
-}
+constexpr int kRuns = 50;
+constexpr size_t kCopyBytes = size_t{2} << 30;
 
 int Main(int argc, char** argv) {
   const uint64_t unique = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : uint64_t{16} << 20;
@@ -62,12 +37,10 @@ int Main(int argc, char** argv) {
   auto flush = Allocate<char>(size_t{256} << 20);
 
   // The bound: copying 2 GiB.
-  auto from = Allocate<float>(size_t{512} << 20);
-  auto to = Allocate<float>(size_t{512} << 20);
+  auto from = Allocate<char>(kCopyBytes);
+  auto to = Allocate<char>(kCopyBytes);
   from.Fill(1, stream);
-  const Spread copy = Time([&] { internal::CopyOnDevice(to.data(), from.data(), from.size() * sizeof(float), stream); },
-                           &flush, stream);
-  const double bound = 2.0 * static_cast<double>(from.size()) * sizeof(float) / (copy.median_us * 1e-6);
+  const double bound = CopyRate(kRuns, kCopyBytes, from, &to, &flush, stream);
   std::printf("%s; device copy %.2f TB/s (read + written)\n\n", GpuName().c_str(), bound / 1e12);
   std::printf(
       "| dim | bags | look-ups a bag | ids | median us (min-max) | G rows/s | TB/s | of copy | checksum "
@@ -94,8 +67,9 @@ int Main(int argc, char** argv) {
         d_index.CopyFrom(index, stream);
         output.Fill(0xff, stream);  // NaN: an element that is not written shows in the checksum.
         const DeviceBags device_bags{d_offsets.data(), d_index.data(), nullptr, bags, false};
-        const Spread time =
-            Time([&] { BagForwardGpu(device_bags, rows.data(), dim, output.data(), dim, 0, stream); }, &flush, stream);
+        const Spread time = Time(
+            kRuns, nullptr, [&] { BagForwardGpu(device_bags, rows.data(), dim, output.data(), dim, 0, stream); },
+            &flush, stream);
         std::vector<float> host(output.size());
         output.CopyTo(host, stream);
         stream.Synchronize();

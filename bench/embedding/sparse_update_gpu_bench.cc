@@ -13,14 +13,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "base/random.h"
+#include "bench/support/gpu_timing.h"
 #include "embedding/sparse_update_gpu.h"
 
 namespace sparrow {
@@ -30,12 +29,8 @@ constexpr uint32_t kFeatures = 26;
 constexpr uint32_t kDim = 128;
 constexpr double kZipf = 1.05;
 
-template <typename T>
-DeviceBuffer<T> Allocate(size_t size) {
-  std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(size);
-  CHECK(buffer.has_value()) << "no GPU memory for " << size * sizeof(T) << " bytes";
-  return std::move(*buffer);
-}
+constexpr int kRuns = 50;
+constexpr size_t kCopyBytes = size_t{2} << 30;
 
 template <typename T>
 DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
@@ -43,29 +38,6 @@ DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
   buffer.CopyFrom(host, stream);
   stream.Synchronize();
   return buffer;
-}
-
-struct Spread {
-  double median_us = 0;
-  double min_us = 0;
-  double max_us = 0;
-};
-
-// Of `work`, each after an untimed `before`.
-Spread Time(const std::function<void()>& before, const std::function<void()>& work, DeviceBuffer<char>* flush,
-            const Stream& stream) {
-  std::vector<double> us;
-  for (int i = 0; i < 55; ++i) {
-    before();
-    flush->Fill(i, stream);
-    Event start, end;
-    start.Record(stream);
-    work();
-    end.Record(stream);
-    if (i >= 5) us.push_back(end.MillisecondsSince(start) * 1e3);  // The first five warm up.
-  }
-  std::sort(us.begin(), us.end());
-  return {us[us.size() / 2], us.front(), us.back()};
 }
 
 // Rows of one batch, feature by feature. Zipf: the continuous distribution of that exponent, cut to whole ranks.
@@ -91,13 +63,10 @@ int Main(int argc, char** argv) {
   auto flush = Allocate<char>(size_t{1} << 30);  // Takes longer to fill than the host to queue what is timed.
   double bound = 0;
   {
-    auto from = Allocate<float>(size_t{512} << 20);
-    auto to = Allocate<float>(size_t{512} << 20);
+    auto from = Allocate<char>(kCopyBytes);
+    auto to = Allocate<char>(kCopyBytes);
     from.Fill(1, stream);
-    const Spread copy =
-        Time([] {}, [&] { internal::CopyOnDevice(to.data(), from.data(), from.size() * sizeof(float), stream); },
-             &flush, stream);
-    bound = 2.0 * static_cast<double>(from.size()) * sizeof(float) / (copy.median_us * 1e-6);
+    bound = CopyRate(kRuns, kCopyBytes, from, &to, &flush, stream);
   }
   std::printf("%s; device copy %.2f TB/s (read + written); 26 tables of %llu x %u, one-hot\n\n", GpuName().c_str(),
               bound / 1e12, static_cast<unsigned long long>(rows), kDim);
@@ -138,8 +107,8 @@ int Main(int argc, char** argv) {
           SparseUpdateGpu(bags, size, output, optimizer, step.data(), {records.data(), layout},
                           {workspace.data(), workspace.size()}, stream);
         };
-        const Spread group_time = Time([] {}, group, &flush, stream);
-        const Spread time = Time(group, update, &flush, stream);
+        const Spread group_time = Time(kRuns, nullptr, group, &flush, stream);
+        const Spread time = Time(kRuns, group, update, &flush, stream);
         if (kind == SparseOptimizerKind::kSgd) sgd_us = time.median_us;
 
         const uint64_t checked = std::min<uint64_t>(rows, 65536);
