@@ -11,14 +11,12 @@
 
 #include "dense/bce_loss.h"
 #include "tests/dense/double_reference.h"
-#include "tests/dense/gpu_support.h"
+#include "tests/support/gpu.h"
 
 namespace sparrow {
 namespace {
 
-using testing::Download;
 using testing::RandomFloats;
-using testing::Upload;
 
 // Terms are computed in double precision by both halves, whose exp and log1p differ in the last bits, and summed in
 // different orders.
@@ -27,7 +25,7 @@ constexpr double kSumTolerance = 1e-12;
 // of 1 away.
 constexpr double kGradientTolerance = 6e-8;
 
-class BceLossGpu : public testing::OnGpu<> {
+class BceLossGpu : public OnGpu<> {
  protected:
   std::pair<double, std::vector<float>> LossOf(const std::vector<float>& logits, const std::vector<float>& labels) {
     const Stream stream;

@@ -18,14 +18,12 @@
 #include "dense/gradient_norm_gpu.h"
 #include "embedding/row_codec.h"
 #include "tests/dense/double_reference.h"
-#include "tests/dense/gpu_support.h"
+#include "tests/support/gpu.h"
 
 namespace sparrow {
 namespace {
 
-using testing::Download;
 using testing::RandomFloats;
-using testing::Upload;
 
 // Of the larger of 1 and the value: a step is a few single-precision operations, of which the halves fuse different
 // ones.
@@ -146,8 +144,7 @@ class Training {
   std::optional<DeviceBuffer<GridSums>> sums_;
 };
 
-class DenseOptimizerGpuTwins
-    : public testing::OnGpu<::testing::TestWithParam<std::tuple<const char*, int, WeightCopy>>> {};
+class DenseOptimizerGpuTwins : public OnGpu<::testing::TestWithParam<std::tuple<const char*, int, WeightCopy>>> {};
 
 TEST_P(DenseOptimizerGpuTwins, StepsEqualTheCpuHalfAndThemselves) {
   const auto [kind, n, copy_type] = GetParam();
@@ -198,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(Large, DenseOptimizerGpuTwins,
                          ::testing::Combine(::testing::ValuesIn(kKinds), ::testing::Values(5'000'003),
                                             ::testing::Values(WeightCopy::kBfloat16)));
 
-class DenseOptimizerGpuKinds : public testing::OnGpu<::testing::TestWithParam<const char*>> {};
+class DenseOptimizerGpuKinds : public OnGpu<::testing::TestWithParam<const char*>> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, DenseOptimizerGpuKinds, ::testing::ValuesIn(kKinds));
 
 TEST_P(DenseOptimizerGpuKinds, AReplayedGraphEqualsStepsBitForBit) {

@@ -9,19 +9,17 @@
 #include <vector>
 
 #include "tests/dense/double_reference.h"
-#include "tests/dense/gpu_support.h"
+#include "tests/support/gpu.h"
 
 namespace sparrow {
 namespace {
 
-using testing::Download;
 using testing::RandomFloats;
-using testing::Upload;
 
 // Both halves add squares in double precision, in different orders: at most some thousand additions after each other.
 constexpr double kTolerance = 1e-12;
 
-class GradientNormGpuTest : public testing::OnGpu<> {
+class GradientNormGpuTest : public OnGpu<> {
  protected:
   GradientClip NormOf(const std::vector<float>& gradients, double gradient_scale, const ClipOptions& options) {
     const Stream stream;

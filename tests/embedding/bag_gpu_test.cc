@@ -7,14 +7,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/cuda/device_buffer.h"
 #include "base/random.h"
 #include "embedding/bag.h"
+#include "tests/support/gpu.h"
 
 namespace sparrow {
 namespace {
@@ -49,20 +48,7 @@ Case MakeCase(int64_t bags, uint32_t unique, uint32_t dim, bool weighted, uint64
   return c;
 }
 
-template <typename T>
-DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
-  std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(host.size());
-  CHECK(buffer.has_value()) << "the GPU is out of memory";
-  buffer->CopyFrom(host, stream);
-  return std::move(*buffer);
-}
-
-class BagGpu : public ::testing::TestWithParam<std::tuple<int, int, bool, bool>> {
- protected:
-  void SetUp() override {
-    if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
-  }
-};
+class BagGpu : public OnGpu<::testing::TestWithParam<std::tuple<int, int, bool, bool>>> {};
 
 TEST_P(BagGpu, ForwardEqualsTheCpuHalfAndWritesNothingElse) {
   const auto [bags, dim, weighted, mean] = GetParam();

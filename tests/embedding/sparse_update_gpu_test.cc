@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/random.h"
 #include "embedding/sparse_update.h"
+#include "tests/support/gpu.h"
 
 namespace sparrow {
 namespace {
@@ -134,14 +134,6 @@ std::vector<char> MakeRecords(const TableSpec& spec, uint32_t slots, uint64_t se
   return records;
 }
 
-template <typename T>
-DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
-  std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(host.size());
-  CHECK(buffer.has_value()) << "the GPU is out of memory";
-  buffer->CopyFrom(host, stream);
-  return std::move(*buffer);
-}
-
 // The records after the CUDA half. `spare` look-ups more than there are is what the call is told to expect.
 std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOptions& options, std::vector<char> records,
                          uint32_t spare = 0) {
@@ -177,9 +169,7 @@ std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOption
   SparseUpdateGpu(bags, size, {d_gradients.data(), d_columns.data(), shape.samples, shape.stride, columns_divide_by_4},
                   spec.optimizer, d_step.data(), {d_records.data(), spec.Layout()},
                   {workspace.data(), workspace.size()}, stream);
-  d_records.CopyTo(records, stream);
-  stream.Synchronize();
-  return records;
+  return Download(d_records, stream);
 }
 
 // Bit for bit, but for weights, moments and Adam's powers.
@@ -223,12 +213,7 @@ void ExpectTwins(const Shape& shape, Kind kind, uint64_t seed, uint32_t spare = 
   EXPECT_TRUE(actual == RunGpu(c, spec, options, before, spare)) << "two runs must agree bit for bit";
 }
 
-class SparseUpdateGpuTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
-  }
-};
+class SparseUpdateGpuTest : public OnGpu<> {};
 
 // Columns at multiples of 4, or not; features whose columns are not in order.
 Shape ShapeOf(uint32_t samples, uint32_t dim, bool weighted, bool mean, bool aligned = true) {

@@ -1,5 +1,5 @@
-#ifndef SPARROW_TESTS_DENSE_GPU_SUPPORT_H_
-#define SPARROW_TESTS_DENSE_GPU_SUPPORT_H_
+#ifndef SPARROW_TESTS_SUPPORT_GPU_H_
+#define SPARROW_TESTS_SUPPORT_GPU_H_
 
 // Arrays to the GPU and back, for tests of twins.
 
@@ -12,7 +12,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 
-namespace sparrow::testing {
+namespace sparrow {
 
 // A test that skips where there is no GPU.
 template <typename Base = ::testing::Test>
@@ -40,6 +40,6 @@ std::vector<T> Download(const DeviceBuffer<T>& buffer, const Stream& stream) {
   return host;
 }
 
-}  // namespace sparrow::testing
+}  // namespace sparrow
 
-#endif  // SPARROW_TESTS_DENSE_GPU_SUPPORT_H_
+#endif  // SPARROW_TESTS_SUPPORT_GPU_H_
