@@ -14,9 +14,9 @@
 #include "proto/manifest.h"
 #include "server/checkpoint_files.h"
 #include "server/job_spec.h"
-#include "tests/fuzz/fuzz_files.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/saved_tables.h"
+#include "tests/support/temp_files.h"
 #include "worker/checkpoint.h"
 
 namespace sparrow {
@@ -33,7 +33,7 @@ struct Saved {
     spec = *parsed;
     manifest = SaveTables(job, files.root(), "checkpoint");
   }
-  FuzzFiles files;
+  TempFiles files;
   TestJob job;
   JobSpec spec;
   v1::Manifest manifest;

@@ -2,8 +2,8 @@
 
 #include "base/check.h"
 #include "base/npy.h"
-#include "tests/fuzz/fuzz_files.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/temp_files.h"
 #include "worker/batch_reader.h"
 
 namespace sparrow {
@@ -26,7 +26,7 @@ const std::vector<Part>& Parts() {
 
 // What the file of a part is before it is damaged.
 std::string Whole(const Part& part) {
-  const FuzzFiles files;
+  const TempFiles files;
   auto writer = NpyWriter::Create(files.Path(part.name), part.type, part.shape);
   CHECK(writer.ok()) << writer.status();
   uint64_t bytes = NpyTypeBytes(part.type);
@@ -70,7 +70,7 @@ std::vector<std::string> FuzzCorpus() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sparrow;
   if (size == 0) return 0;
-  static const FuzzFiles files;
+  static const TempFiles files;
   static const std::vector<std::string>& whole = *new std::vector<std::string>([] {
     std::vector<std::string> made;
     for (const Part& part : Parts()) made.push_back(Whole(part));

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "server/row_file.h"
-#include "tests/fuzz/fuzz_files.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/temp_files.h"
 
 namespace sparrow {
 namespace {
@@ -35,7 +35,7 @@ void Repair(std::string* bytes) {
 
 std::vector<std::string> FuzzCorpus() {
   std::vector<std::string> corpus;
-  const FuzzFiles files;
+  const TempFiles files;
   for (const RowType storage : {RowType::kFloat32, RowType::kFloat16}) {
     for (const Key rows : {0, 1, 5}) {
       auto writer = RowFileWriter::Create(
@@ -64,7 +64,7 @@ std::vector<std::string> FuzzCorpus() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sparrow;
   if (size == 0) return 0;
-  static const FuzzFiles files;
+  static const TempFiles files;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 2 == 0) Repair(&bytes);
   files.Write("rows", bytes);

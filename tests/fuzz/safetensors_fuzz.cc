@@ -4,8 +4,8 @@
 
 #include "base/check.h"
 #include "dense/safetensors.h"
-#include "tests/fuzz/fuzz_files.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/temp_files.h"
 
 namespace sparrow {
 namespace {
@@ -33,7 +33,7 @@ std::vector<std::string> FuzzCorpus() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sparrow;
-  static const FuzzFiles files;
+  static const TempFiles files;
   files.Write("file", absl::string_view(reinterpret_cast<const char*>(data), size));
   const auto read = ReadSafetensors(files.Path("file"));
   if (!read.ok()) return 0;

@@ -9,35 +9,16 @@
 #include <zlib.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/temp_files.h"
 #include "worker/batch_reader.h"
 
 namespace sparrow {
-
-// Input files in a directory of their own.
-class TempFiles {
- public:
-  const std::string& root() const { return root_; }
-  std::string Path(const std::string& name) const { return root_ + "/" + name; }
-
-  void Write(const std::string& name, absl::string_view bytes) const {
-    std::ofstream file(Path(name), std::ios::binary);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    ASSERT_TRUE(file.good());
-  }
-
- private:
-  const TemporaryDirectory directory_;
-  const std::string root_ = std::filesystem::canonical(directory_.path()).string();
-};
 
 // `bytes` as one gzip member, with `header` unless it is null.
 inline std::string Gzip(absl::string_view bytes, gz_header* header = nullptr) {

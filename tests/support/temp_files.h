@@ -1,5 +1,5 @@
-#ifndef SPARROW_TESTS_FUZZ_FUZZ_FILES_H_
-#define SPARROW_TESTS_FUZZ_FUZZ_FILES_H_
+#ifndef SPARROW_TESTS_SUPPORT_TEMP_FILES_H_
+#define SPARROW_TESTS_SUPPORT_TEMP_FILES_H_
 
 #include <filesystem>
 #include <fstream>
@@ -12,8 +12,8 @@
 
 namespace sparrow {
 
-// A directory of files for decoders that read files.
-class FuzzFiles {
+// Files in a directory of their own, for what reads files.
+class TempFiles {
  public:
   const std::string& root() const { return root_; }
   std::string Path(const std::string& name) const { return root_ + "/" + name; }
@@ -37,4 +37,4 @@ class FuzzFiles {
 
 }  // namespace sparrow
 
-#endif  // SPARROW_TESTS_FUZZ_FUZZ_FILES_H_
+#endif  // SPARROW_TESTS_SUPPORT_TEMP_FILES_H_
