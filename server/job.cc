@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/room.h"
 #include "base/status_macros.h"
 #include "embedding/row_codec.h"
 #include "server/checkpoint_files.h"
@@ -42,7 +43,7 @@ Job::Job(JobSpec spec, Environment environment)
     : spec_(std::move(spec)),
       environment_(std::move(environment)),
       pool_(spec_.tables.size(), environment_.memory.get()),
-      float_buffers_(environment_.memory.get()),
+      float_buffers_(environment_.memory.get(), CallMemory::Kind::kFloats),
       sums_(spec_.tables.size()),
       sums_memory_(environment_.memory->Nothing()),
       applied_(spec_.first_step),
@@ -246,10 +247,11 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
       return;
     }
     const size_t floats = static_cast<size_t>(counts[i]) * table.dim();
-    std::unique_ptr<std::vector<float>> buffer = float_buffers_.Take(floats);
-    results[i] = read({buffer->data(), floats});
+    std::unique_ptr<std::vector<float>> buffer = float_buffers_.Take();
+    const std::span<float> into = Room(buffer.get(), floats);
+    results[i] = read(into);
     uint64_t saturated_here = 0;
-    EncodeRows(type, {buffer->data(), floats}, table.dim(), bytes.data(), &saturated_here);
+    EncodeRows(type, into, table.dim(), bytes.data(), &saturated_here);
     saturated.fetch_add(saturated_here, std::memory_order_relaxed);
     float_buffers_.Return(std::move(buffer));
   });

@@ -18,8 +18,8 @@
 #include "absl/synchronization/notification.h"
 #include "embedding/table.h"
 #include "server/call_memory.h"
-#include "server/float_buffers.h"
 #include "server/job_spec.h"
+#include "server/kept_pool.h"
 #include "server/metrics.h"
 #include "server/push_accumulator.h"
 #include "server/step_pulls.h"
@@ -127,7 +127,7 @@ class Job {
   absl::Notification opened_;
 
   RowGradientsPool pool_;
-  FloatBuffers float_buffers_;
+  KeptPool<std::vector<float>> float_buffers_;
 
   std::vector<GradientSum> sums_;  // [tables]. Of who applies the step of several workers.
   CallMemory::Hold sums_memory_;   // Likewise.

@@ -32,10 +32,8 @@ PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradien
   return part;
 }
 
-RowGradientsPool::~RowGradientsPool() {
-  for (const std::vector<std::unique_ptr<RowGradients>>& of_table : free_) {
-    for (const std::unique_ptr<RowGradients>& rows : of_table) memory_.Unkeep(kKind, rows->bytes());
-  }
+RowGradientsPool::RowGradientsPool(size_t tables, CallMemory* memory) : memory_(*memory) {
+  for (size_t t = 0; t < tables; ++t) pools_.emplace_back(memory, CallMemory::Kind::kGradients);
 }
 
 absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& request,
@@ -55,40 +53,28 @@ absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v
                                 bytes);
   }
   part.entries.reserve(static_cast<size_t>(request.tables_size()));
-  {
-    absl::MutexLock lock(&mu_);
-    for (const v1::TableGradients& table : request.tables()) {
-      if (table.keys().empty()) continue;
-      std::vector<std::unique_ptr<RowGradients>>& free = free_[table.table()];
-      part.entries.push_back({.table = table.table(), .rows = nullptr, .keys = {}, .gradients = {}});
-      if (free.empty()) continue;
-      part.entries.back().rows = std::move(free.back());
-      memory_.Unkeep(kKind, part.entries.back().rows->bytes());
-      free.pop_back();
-    }
-  }
   bytes = 0;
-  size_t next = 0;
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& table = request.tables(i);
     if (table.keys().empty()) continue;
-    PushPart::Entry& entry = part.entries[next++];
-    std::unique_ptr<RowGradients>& rows = entry.rows;
-    if (rows == nullptr) rows = std::make_unique<RowGradients>();
+    PushPart::Entry& entry = part.entries.emplace_back();
+    entry.table = table.table();
+    entry.rows = pools_[entry.table].Take();
+    RowGradients& rows = *entry.rows;
     const std::span<const Key> keys = ViewAs<Key>(table.keys());
-    rows->keys.assign(keys.begin(), keys.end());
+    rows.keys.assign(keys.begin(), keys.end());
     const RowType type = static_cast<RowType>(table.row_type());
     if (type == RowType::kFloat32) {
       const std::span<const float> values = ViewAs<float>(gradients[i]);
-      rows->gradients.assign(values.begin(), values.end());
+      rows.gradients.assign(values.begin(), values.end());
     } else {
       const uint32_t dim = spec.tables[table.table()].dim;
-      rows->gradients.resize(keys.size() * dim);
-      DecodeRows(type, gradients[i].data(), keys.size(), dim, rows->gradients);
+      rows.gradients.resize(keys.size() * dim);
+      DecodeRows(type, gradients[i].data(), keys.size(), dim, rows.gradients);
     }
-    entry.keys = rows->keys;
-    entry.gradients = rows->gradients;
-    bytes += rows->bytes();
+    entry.keys = rows.keys;
+    entry.gradients = rows.gradients;
+    bytes += rows.bytes();
   }
   part.memory.Resize(bytes);
   return part;
@@ -105,9 +91,7 @@ absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, cons
 void RowGradientsPool::Return(PushPart part) {
   part.memory.Resize(0);
   for (PushPart::Entry& entry : part.entries) {
-    if (entry.rows == nullptr || !memory_.Keep(kKind, entry.rows->bytes())) continue;
-    absl::MutexLock lock(&mu_);
-    free_[entry.table].push_back(std::move(entry.rows));
+    if (entry.rows != nullptr) pools_[entry.table].Return(std::move(entry.rows));
   }
 }
 

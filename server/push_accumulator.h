@@ -4,17 +4,17 @@
 // What has arrived of the step that is applied next: parts, by worker.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "server/call_memory.h"
 #include "server/gradient_sum.h"
 #include "server/job_spec.h"
+#include "server/kept_pool.h"
 #include "server/request_check.h"
 #include "server/table_key_set.h"
 #include "sparrow/v1/parameter_server.pb.h"
@@ -44,10 +44,7 @@ absl::Status CheckPart(const JobSpec& spec, const v1::PushRequest& request, cons
 class RowGradientsPool {
  public:
   // `memory`, in which all of them count, outlives this and the parts.
-  RowGradientsPool(size_t tables, CallMemory* memory) : memory_(*memory), free_(tables) {}
-  RowGradientsPool(const RowGradientsPool&) = delete;
-  RowGradientsPool& operator=(const RowGradientsPool&) = delete;
-  ~RowGradientsPool();
+  RowGradientsPool(size_t tables, CallMemory* memory);
 
   // ResourceExhausted, and no copy, if it would wait for other workers and there is no memory for that. The caller
   // holds no lock. REQUIRES: CheckPush has passed.
@@ -56,12 +53,8 @@ class RowGradientsPool {
   void Return(PushPart part);
 
  private:
-  static constexpr CallMemory::Kind kKind = CallMemory::Kind::kGradients;
-
   CallMemory& memory_;
-
-  absl::Mutex mu_;
-  std::vector<std::vector<std::unique_ptr<RowGradients>>> free_ ABSL_GUARDED_BY(mu_);
+  std::deque<KeptPool<RowGradients>> pools_;  // [tables]
 };
 
 // Not thread-safe.

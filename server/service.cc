@@ -16,7 +16,7 @@
 #include "base/rpc.h"
 #include "proto/row_message.h"
 #include "server/call_memory.h"
-#include "server/message_pool.h"
+#include "server/kept_pool.h"
 #include "sparrow/v1/parameter_server.grpc.pb.h"
 
 namespace sparrow {
@@ -93,9 +93,9 @@ struct Pools {
   explicit Pools(std::shared_ptr<CallMemory> call_memory) : memory(std::move(call_memory)) {}
 
   const std::shared_ptr<CallMemory> memory;  // Shared with the shard.
-  MessagePool<v1::PullRequest> pull_requests{memory.get(), CallMemory::Kind::kPullRequests};
-  MessagePool<v1::PullResponse> pull_responses{memory.get(), CallMemory::Kind::kPullResponses};
-  MessagePool<v1::PushRequest> push_requests{memory.get(), CallMemory::Kind::kPushRequests};
+  KeptPool<v1::PullRequest> pull_requests{memory.get(), CallMemory::Kind::kPullRequests};
+  KeptPool<v1::PullResponse> pull_responses{memory.get(), CallMemory::Kind::kPullResponses};
+  KeptPool<v1::PushRequest> push_requests{memory.get(), CallMemory::Kind::kPushRequests};
 };
 
 // A response, which goes back to its pool when the last holder lets go of it, and what it holds.
