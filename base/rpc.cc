@@ -89,10 +89,6 @@ class QuietGrpcLog {
   ~QuietGrpcLog() { gpr_set_log_function(nullptr); }  // nullptr: gRPC's default.
 };
 
-}  // namespace
-
-namespace {
-
 // Whether a server may make its socket at `path`. gRPC would remove one that another program serves, and that program
 // would never know.
 absl::Status CheckSocketPath(const std::string& path) {

@@ -29,9 +29,7 @@ class HostTable final : public Table {
     const auto copy = [&](uint32_t position, const char* record) {
       LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     };
-    if (mode == PullMode::kCreate && ledger_ == nullptr) {
-      return UseRows(keys, layout_.weight_bytes(), copy);
-    }
+    if (mode == PullMode::kCreate && ledger_ == nullptr) return UseRows(keys, layout_.weight_bytes(), copy);
     absl::ReaderMutexLock lock(&mu_);
     BatchPlan& plan = BatchPlan::OfThread();
     plan.Build(keys, dram_.stripes());
@@ -116,9 +114,7 @@ class HostTable final : public Table {
   template <typename Gradient>
   absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
     // Absent rows come first where memory might run out, so that then no row has been updated.
-    if (MightRunOut(keys.size())) {
-      RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
-    }
+    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
     const RowUpdate update(spec(), options);
     return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
       saturated_.Add(update(keys[position], gradient(position), record));

@@ -349,25 +349,8 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     mu_.Await(absl::Condition(this, &Job::NobodyReads));
   }
 
-  std::vector<TableUpdate> updates;
   CallMemory::Hold sum_memory;
-  if (is_alone) {
-    for (const PushPart::Entry& entry : part.entries) {
-      updates.push_back({.table = entry.table, .sources = {}, .keys = entry.keys, .gradients = entry.gradients});
-    }
-  } else {
-    updates.resize(tables_.size());
-    uint64_t sum_bytes = 0;
-    for (const PushPart& of_worker : step.parts) {
-      for (const PushPart::Entry& entry : of_worker.entries) {
-        sum_bytes += GradientSum::BytesFor(entry.keys.size(), tables_[entry.table]->dim());
-        updates[entry.table].table = entry.table;
-        updates[entry.table].sources.push_back(entry.rows.get());
-      }
-    }
-    std::erase_if(updates, [](const TableUpdate& update) { return update.sources.empty(); });
-    sum_memory = environment_.memory->Use(sum_bytes);
-  }
+  std::vector<TableUpdate> updates = is_alone ? UpdatesOf(part) : UpdatesOf(step, &sum_memory);
   // A lone worker has said the same in every part.
   const uint64_t samples = is_alone ? request.samples() : step.samples;
   const absl::Time start = absl::Now();
@@ -390,6 +373,29 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   status = Annotate(status, absl::StrCat("job ", spec_.job_id, ", step ", request.step()));
   Close(status);
   return status;
+}
+
+std::vector<Job::TableUpdate> Job::UpdatesOf(const PushPart& part) {
+  std::vector<TableUpdate> updates;
+  for (const PushPart::Entry& entry : part.entries) {
+    updates.push_back({.table = entry.table, .sources = {}, .keys = entry.keys, .gradients = entry.gradients});
+  }
+  return updates;
+}
+
+std::vector<Job::TableUpdate> Job::UpdatesOf(const PushAccumulator::Step& step, CallMemory::Hold* sum_memory) const {
+  std::vector<TableUpdate> updates(tables_.size());
+  uint64_t sum_bytes = 0;
+  for (const PushPart& part : step.parts) {
+    for (const PushPart::Entry& entry : part.entries) {
+      sum_bytes += GradientSum::BytesFor(entry.keys.size(), tables_[entry.table]->dim());
+      updates[entry.table].table = entry.table;
+      updates[entry.table].sources.push_back(entry.rows.get());
+    }
+  }
+  std::erase_if(updates, [](const TableUpdate& update) { return update.sources.empty(); });
+  *sum_memory = environment_.memory->Use(sum_bytes);
+  return updates;
 }
 
 absl::Status Job::CheckRoom(const v1::PushRequest& request) {

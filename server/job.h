@@ -3,6 +3,7 @@
 
 // One job in one epoch on this server: its tables, the step it is at, the pulls that wait for the next one.
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -106,6 +107,11 @@ class Job {
   void EndReading(uint64_t step);
   bool NobodyReads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reading_[0] == 0; }
 
+  // What Apply gets of a lone worker's part, whose gradients are sums; and of all parts of all workers, with what
+  // summing them takes.
+  static std::vector<TableUpdate> UpdatesOf(const PushPart& part);
+  std::vector<TableUpdate> UpdatesOf(const PushAccumulator::Step& step, CallMemory::Hold* sum_memory) const;
+
   // Changes rows for step applied_. REQUIRES: nobody reads them (applying_ > 0).
   absl::Status Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options);
   // After the last Apply of a step: the next one begins.
@@ -139,8 +145,8 @@ class Job {
   bool changing_ ABSL_GUARDED_BY(mu_) = false;  // Rows are not those of applied_ any more, nor all of the next step.
   uint32_t applying_ ABSL_GUARDED_BY(mu_) = 0;  // Calls that change rows, or wait until nobody reads them.
   bool all_in_ ABSL_GUARDED_BY(mu_) = false;    // All parts of step applied_ have been taken out of pushes_.
-  uint32_t reading_[2] ABSL_GUARDED_BY(
-      mu_) = {};  // Calls that read rows as of applied_, and ahead as of the next step.
+  // Calls that read rows as of applied_, and ahead as of the next step.
+  std::array<uint32_t, 2> reading_ ABSL_GUARDED_BY(mu_) = {};
   double apply_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Spent on step applied_ by all calls.
   absl::Status ended_ ABSL_GUARDED_BY(mu_);        // Why no call is served any more; OK: they are.
   PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);    // For step applied_.

@@ -52,9 +52,9 @@ int Main(const std::vector<std::string>& arguments) {
        "Directory for rows that do not fit in memory, this server's alone; what is in it does not outlive the server."},
       {"memory", BytesFlag{&options.memory_bytes, kMemoryBytesMin},
        "Memory, as in 4GiB: for rows and their index, where what does not fit goes to --data; an eighth, 1 GiB at "
-       "most, "
-       "for reading and writing there; and for calls, a sixteenth or what they need, with pushes that wait for other "
-       "workers'. From 1GiB on the process stays within it and 10 % more, its own 30 MiB included, but for messages "
+       "most, for reading and writing there; and for calls, a sixteenth or what they need, with pushes that wait for "
+       "other workers'. From 1GiB on the process stays within it and 10 % more, its own 30 MiB included, but for "
+       "messages "
        "that have not arrived whole. Pushes that would have more than half of what is not for reading and writing wait "
        "are refused. At least 1MiB."},
       {"disk", BytesFlag{&options.disk_bytes},
