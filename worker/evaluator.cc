@@ -29,7 +29,6 @@ Evaluator::Evaluator(const Parts& parts, const BatchReaderOptions& options, std:
       reader_options_(options),
       reader_(std::move(reader)),
       files_(reader_->files()),
-      batch_model_(parts.layout, parts.model),
       pull_(parts.client) {}
 
 absl::StatusOr<v1::EvalResult> Evaluator::Evaluate(uint64_t step, Collective* collective) {
@@ -72,7 +71,7 @@ absl::Status Evaluator::Score(uint64_t step) {
     }
     pull_.Start({.step = step}, &prepared->partition, prepared->rows);
     RETURN_IF_ERROR(pull_.Finish());
-    const std::span<const float> logits = batch_model_.Forward(*prepared);
+    ASSIGN_OR_RETURN(const std::span<const float> logits, parts_.trainer->Forward(*prepared));
     logits_.insert(logits_.end(), logits.begin(), logits.end());
     labels_.insert(labels_.end(), prepared->batch.labels.begin(), prepared->batch.labels.end());
     parts_.metrics->rows_read.Add(static_cast<double>(prepared->batch.rows_read));

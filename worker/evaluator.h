@@ -7,10 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "dense/collective.h"
-#include "dense/model.h"
 #include "sparrow/v1/coordinator.pb.h"
-#include "worker/batch_model.h"
 #include "worker/batch_reader.h"
+#include "worker/batch_trainer.h"
 #include "worker/job_layout.h"
 #include "worker/metrics.h"
 #include "worker/ps_client.h"
@@ -25,7 +24,7 @@ class Evaluator {
   struct Parts {
     const JobLayout* layout;
     PsClient* client;
-    Model* model;
+    BatchTrainer* trainer;
     const WorkerMetrics* metrics;
     StopSignal* stop;
   };
@@ -50,7 +49,6 @@ class Evaluator {
   const BatchReaderOptions reader_options_;
   std::unique_ptr<BatchReader> reader_;  // Opened for the next evaluation, or null.
   std::vector<std::string> files_;
-  BatchModel batch_model_;
   PsPull pull_;
   std::vector<float> logits_;  // [rows]
   std::vector<float> labels_;  // [rows]

@@ -1,6 +1,5 @@
 #include "worker/train_loop.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -32,11 +31,7 @@ class TrainLoop::Stopwatch {
   std::array<double, kStepParts> seconds_{};
 };
 
-TrainLoop::TrainLoop(const Parts& parts)
-    : parts_(parts),
-      batch_model_(parts.layout, parts.model, parts.collective->size() == 1 ? parts.config->batch_size() / 2 : 0),
-      pull_(parts.client),
-      push_(parts.client) {}
+TrainLoop::TrainLoop(const Parts& parts) : parts_(parts), pull_(parts.client), push_(parts.client) {}
 
 absl::Status TrainLoop::Start() {
   RETURN_IF_ERROR(FetchNext());
@@ -66,12 +61,12 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   };
   if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) RETURN_IF_ERROR(ask_for_next());
 
-  const BatchModel::Result result_of_batch = batch_model_.ForwardBackward(*now);
+  ASSIGN_OR_RETURN(const BatchTrainer::Result result_of_batch, parts_.trainer->ForwardBackward(*now));
   watch.Add(StepPart::kForward, result_of_batch.forward_seconds);
   watch.Add(StepPart::kBackward, result_of_batch.backward_seconds);
-  double loss_sum = result_of_batch.loss_sum;
-  if (!std::isfinite(loss_sum)) {
-    return absl::InvalidArgumentError(absl::StrCat("step ", batch.step, ": the loss is ", loss_sum,
+  BatchTrainer::Sums sums{.loss = result_of_batch.loss_sum, .samples = batch.rows};
+  if (!std::isfinite(sums.loss)) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", batch.step, ": the loss is ", sums.loss,
                                                    ": training has diverged; lower the learning rates"));
   }
 
@@ -83,22 +78,18 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   watch.Mark(StepPart::kPush);
   if (!asked) RETURN_IF_ERROR(ask_for_next());
 
-  uint64_t samples = batch.rows;
-  ASSIGN_OR_RETURN(const std::span<const float> gradients, ReduceOverWorkers(&loss_sum, &samples));
+  RETURN_IF_ERROR(parts_.trainer->Reduce(parts_.collective, &sums));
   watch.Mark(StepPart::kAllReduce);
-  if (samples > 0) {
-    parts_.optimizer->Step(parts_.model->weights(), gradients,
-                           {.gradient_scale = 1.0 / static_cast<double>(samples), .learning_rate_factor = factor});
-  }
+  if (sums.samples > 0) RETURN_IF_ERROR(parts_.trainer->UpdateDense(sums.samples, factor));
   watch.Mark(StepPart::kOptimizer);
 
   RETURN_IF_ERROR(push_.Finish());
   watch.Mark(StepPart::kWait);
 
   const StepResult result = {.step = batch.step,
-                             .samples = samples,
+                             .samples = sums.samples,
                              .rows_read = batch.global_rows,
-                             .loss_sum = loss_sum,
+                             .loss_sum = sums.loss,
                              .epoch = batch.epoch,
                              .rows_in_epoch = batch.rows_in_epoch,
                              .last_in_epoch = batch.last_in_epoch};
@@ -116,7 +107,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   metrics.pull_bytes.Add(pulled_bytes);
   metrics.push_bytes.Add(static_cast<double>(push_.bytes()));
   metrics.saturated_gradients.Add(static_cast<double>(push_.saturated()));
-  if (samples > 0) metrics.loss.Set(loss_sum / static_cast<double>(samples));
+  if (sums.samples > 0) metrics.loss.Set(sums.loss / static_cast<double>(sums.samples));
   parts_.prefetcher->Recycle(std::move(now));
   return result;
 }
@@ -131,22 +122,6 @@ void TrainLoop::PullNext() {
   if (next_ == nullptr) return;
   pull_.Start({.step = next_->batch.step, .create = true, .ahead = parts_.config->prefetch()}, &next_->partition,
               next_->rows);
-}
-
-absl::StatusOr<std::span<const float>> TrainLoop::ReduceOverWorkers(double* loss_sum, uint64_t* samples) {
-  const std::span<const float> own = parts_.model->gradients();
-  if (parts_.collective->size() == 1) return own;
-  const size_t n = own.size();
-  reduced_.resize(n + 3);
-  std::copy(own.begin(), own.end(), reduced_.begin());
-  // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
-  reduced_[n] = static_cast<float>(*loss_sum);
-  reduced_[n + 1] = static_cast<float>(*loss_sum - static_cast<double>(reduced_[n]));
-  reduced_[n + 2] = static_cast<float>(*samples);
-  RETURN_IF_ERROR(Annotate(parts_.collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
-  *loss_sum = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
-  *samples = static_cast<uint64_t>(reduced_[n + 2]);
-  return std::span<const float>(reduced_.data(), n);
 }
 
 }  // namespace sparrow

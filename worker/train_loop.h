@@ -7,14 +7,10 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dense/collective.h"
-#include "dense/dense_optimizer.h"
-#include "dense/model.h"
-#include "worker/batch_model.h"
-#include "worker/job_layout.h"
+#include "worker/batch_trainer.h"
 #include "worker/metrics.h"
 #include "worker/prefetcher.h"
 #include "worker/ps_client.h"
@@ -27,11 +23,9 @@ class TrainLoop {
   // All outlive the loop.
   struct Parts {
     const v1::TrainConfig* config;
-    const JobLayout* layout;
     Prefetcher* prefetcher;
     PsClient* client;
-    Model* model;
-    DenseOptimizer* optimizer;
+    BatchTrainer* trainer;
     Collective* collective;
     const WorkerMetrics* metrics;
     uint64_t steps_end = std::numeric_limits<uint64_t>::max();  // The step before which training ends at the latest.
@@ -65,15 +59,11 @@ class TrainLoop {
 
   absl::Status FetchNext();
   void PullNext();
-  // loss_sum and samples become those of all workers; returns the dense gradients of all workers.
-  absl::StatusOr<std::span<const float>> ReduceOverWorkers(double* loss_sum, uint64_t* samples);
 
   const Parts parts_;
-  BatchModel batch_model_;
   std::unique_ptr<PreparedBatch> next_;  // Its pull is under way, into its rows: it outlives pull_.
   PsPull pull_;
   PsPush push_;
-  std::vector<float> reduced_;  // [parameters + 3]: gradients, loss in two floats, samples.
   std::array<double, kStepParts> seconds_{};
 };
 

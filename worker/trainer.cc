@@ -15,6 +15,7 @@
 #include "dense/model.h"
 #include "embedding/table_config.h"
 #include "worker/batch_reader.h"
+#include "worker/batch_trainer.h"
 #include "worker/checkpoint.h"
 #include "worker/evaluator.h"
 #include "worker/job_check.h"
@@ -42,7 +43,7 @@ class Training {
     layout_ = MakeJobLayout(job_);
     RETURN_IF_ERROR(MakeClient());
     const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
-    RETURN_IF_ERROR(MakeModelAndOptimizer());
+    RETURN_IF_ERROR(MakeTrainer());
     RETURN_IF_ERROR(OpenInput());
     summary_.set_workers(in_.task.workers());
     summary_.set_servers(client_->shards().servers());
@@ -78,10 +79,17 @@ class Training {
     return absl::OkStatus();
   }
 
-  absl::Status MakeModelAndOptimizer() {
+  absl::Status MakeTrainer() {
     ASSIGN_OR_RETURN(model_,
                      MakeModel(job_.model(), {layout_.dense_columns, layout_.FeatureDims()}, job_.train().seed()));
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), model_->weights().size()));
+    RETURN_IF_ERROR(LoadCheckpoint());
+    trainer_ = MakeCpuBatchTrainer({.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get()},
+                                   /*cut=*/in_.task.workers() == 1 ? job_.train().batch_size() / 2 : 0);
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadCheckpoint() {
     if (in_.task.restore_from().empty()) return absl::OkStatus();
     ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
     RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
@@ -124,7 +132,7 @@ class Training {
     }
     if (!job_.data().has_test()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<Evaluator>> evaluator = Evaluator::Create(
-        {.layout = &layout_, .client = &*client_, .model = model_.get(), .metrics = &metrics_, .stop = stop_},
+        {.layout = &layout_, .client = &*client_, .trainer = trainer_.get(), .metrics = &metrics_, .stop = stop_},
         ReaderOptions(job_.data().test(), job_.eval().batch_size()));
     if (!evaluator.ok()) return Annotate(evaluator.status(), "data.test");
     evaluator_ = std::move(*evaluator);
@@ -165,11 +173,9 @@ class Training {
     Prefetcher prefetcher(std::move(reader_), &layout_, &*client_, /*part_early=*/job_.train().prefetch());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
     TrainLoop loop({.config = &job_.train(),
-                    .layout = &layout_,
                     .prefetcher = &prefetcher,
                     .client = &*client_,
-                    .model = model_.get(),
-                    .optimizer = optimizer_.get(),
+                    .trainer = trainer_.get(),
                     .collective = collective_.get(),
                     .metrics = &metrics_,
                     .steps_end = steps_end_});
@@ -323,6 +329,7 @@ class Training {
     manifest.set_rows_in_epoch(cursor_.rows_in_epoch);
     ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
     manifest.mutable_files()->Assign(files.begin(), files.end());
+    RETURN_IF_ERROR(trainer_->CopyToModel());
     ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get()));
     manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
     RETURN_IF_ERROR(WriteManifest(directory, manifest));
@@ -342,6 +349,7 @@ class Training {
   std::optional<PsClient> client_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
+  std::unique_ptr<BatchTrainer> trainer_;
   std::optional<Checkpoint> checkpoint_;  // That was resumed.
   std::unique_ptr<BatchReader> reader_;   // Of the training rows; null if none are left, or once training has it.
   std::unique_ptr<Evaluator> evaluator_;  // Null without a test set.

@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "worker/batch_model.h"
+#include "worker/batch_trainer.h"
+
+namespace sparrow {
+namespace {
+
+class CpuBatchTrainer final : public BatchTrainer {
+ public:
+  CpuBatchTrainer(const BatchTrainerParts& parts, uint64_t cut)
+      : model_(parts.model), optimizer_(parts.optimizer), batch_model_(parts.layout, parts.model, cut) {}
+
+  absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
+    return batch_model_.Forward(prepared);
+  }
+
+  absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
+    const BatchModel::Result result = batch_model_.ForwardBackward(prepared);
+    gradients_ = result.gradients;
+    return Result{.loss_sum = result.loss_sum,
+                  .row_gradients = result.row_gradients,
+                  .forward_seconds = result.forward_seconds,
+                  .backward_seconds = result.backward_seconds};
+  }
+
+  absl::Status Reduce(Collective* collective, Sums* sums) override {
+    if (collective->size() == 1) return absl::OkStatus();
+    const size_t n = gradients_.size();
+    reduced_.resize(n + 3);
+    std::copy(gradients_.begin(), gradients_.end(), reduced_.begin());
+    // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
+    reduced_[n] = static_cast<float>(sums->loss);
+    reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
+    reduced_[n + 2] = static_cast<float>(sums->samples);
+    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
+    sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
+    sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
+    gradients_ = {reduced_.data(), n};
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
+    optimizer_->Step(
+        model_->weights(), gradients_,
+        {.gradient_scale = 1.0 / static_cast<double>(samples), .learning_rate_factor = learning_rate_factor});
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyToModel() override { return absl::OkStatus(); }
+
+ private:
+  Model* const model_;
+  DenseOptimizer* const optimizer_;
+  BatchModel batch_model_;
+  std::span<const float> gradients_;
+  std::vector<float> reduced_;  // [parameters + 3]: gradients, loss in two floats, samples.
+};
+
+}  // namespace
+
+std::unique_ptr<BatchTrainer> MakeCpuBatchTrainer(const BatchTrainerParts& parts, uint64_t cut) {
+  return std::make_unique<CpuBatchTrainer>(parts, cut);
+}
+
+}  // namespace sparrow
