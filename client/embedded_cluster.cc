@@ -68,6 +68,8 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
       WorkerOptions worker;
       worker.coordinator = kCoordinatorName;
       worker.coordinator_channel = channel;
+      worker.device = options.device;
+      worker.plan_file = options.plan_file;
       worker.data_root = options.data_root;
       worker.checkpoint_root = options.checkpoint_root;
       worker.host = "127.0.0.1";

@@ -21,6 +21,8 @@ namespace sparrow {
 struct EmbeddedClusterOptions {
   uint32_t servers = 1;
   uint32_t workers = 1;
+  std::string device = "cpu";  // Of all workers: "cpu" or "cuda:N".
+  std::string plan_file;       // As in WorkerOptions.
   std::string data_root = ".";
   std::string checkpoint_root = "checkpoints";
   std::string scratch;  // Directory of the servers' cold tiers. Empty: a new one under the system's temporary

@@ -161,9 +161,11 @@ std::string SummaryText(const v1::JobStatus& status) {
   }
   if (!summary.step_seconds().empty()) {
     std::vector<std::string> parts;
-    for (const char* part : {"load", "pull", "forward", "backward", "allreduce", "optimizer", "push", "wait"}) {
+    for (const char* part : {"load", "pull", "h2d", "forward", "backward", "allreduce", "optimizer", "push", "wait"}) {
       const auto found = summary.step_seconds().find(part);
-      if (found != summary.step_seconds().end()) parts.push_back(absl::StrFormat("%s %.2f", part, 1e3 * found->second));
+      if (found == summary.step_seconds().end()) continue;
+      if (absl::string_view(part) == "h2d" && found->second == 0) continue;  // On the CPU there is nothing to copy.
+      parts.push_back(absl::StrFormat("%s %.2f", part, 1e3 * found->second));
     }
     AddLine(&text, "ms a step", absl::StrJoin(parts, ", "));
   }

@@ -88,6 +88,8 @@ class Dlrm final : public Model {
   BatchBuffer interaction_gradients_;
 };
 
+}  // namespace
+
 absl::StatusOr<InteractionShape> ShapeOfInteraction(const v1::Dlrm& config, const ModelShape& shape) {
   InteractionShape interaction{.features = static_cast<int64_t>(shape.feature_dims.size())};
   if (!shape.feature_dims.empty()) interaction.dim = shape.feature_dims[0];
@@ -115,8 +117,6 @@ absl::StatusOr<InteractionShape> ShapeOfInteraction(const v1::Dlrm& config, cons
   }
   return interaction;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> MakeDlrm(const v1::Dlrm& config, const ModelShape& shape, uint64_t seed) {
   const std::vector<uint32_t> bottom_layers(config.bottom().begin(), config.bottom().end());

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "dense/interaction.h"
 #include "dense/model.h"
 #include "sparrow/v1/job.pb.h"
 
@@ -18,6 +19,9 @@ namespace sparrow {
 // Without dense inputs there is no bottom MLP, and the embeddings interact alone. InvalidArgument as MakeModel; all
 // features' dimensions and the bottom's last size must be equal.
 absl::StatusOr<std::unique_ptr<Model>> MakeDlrm(const v1::Dlrm& config, const ModelShape& shape, uint64_t seed);
+
+// The shape of its interaction. InvalidArgument where MakeDlrm would say so.
+absl::StatusOr<InteractionShape> ShapeOfInteraction(const v1::Dlrm& config, const ModelShape& shape);
 
 }  // namespace sparrow
 

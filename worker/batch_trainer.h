@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "dense/collective.h"
 #include "dense/dense_optimizer.h"
 #include "dense/model.h"
+#include "sparrow/v1/job.pb.h"
 #include "worker/job_layout.h"
 #include "worker/prepared_batch.h"
 
@@ -29,6 +31,7 @@ class BatchTrainer {
     double loss_sum = 0;  // Of the samples' losses (binary cross-entropy).
     // Of prepared.partition.keys(): a span for each table, [unique, dim], sums over samples.
     std::span<const std::span<const float>> row_gradients;
+    double h2d_seconds = 0;  // Copies to the device; 0 on the CPU.
     double forward_seconds = 0;
     double backward_seconds = 0;
   };
@@ -59,6 +62,18 @@ struct BatchTrainerParts {
 
 // `cut`: see BatchModel.
 std::unique_ptr<BatchTrainer> MakeCpuBatchTrainer(const BatchTrainerParts& parts, uint64_t cut);
+
+struct GpuTrainerOptions {
+  int gpu = 0;            // REQUIRES: below GpuCount().
+  int64_t rows_max = 0;   // Of a batch, in training and in evaluation.
+  int64_t rows_full = 0;  // Of a training batch that is full: computed as it is, others may be padded.
+  std::string plan_file;  // Where the fastest matrix products are noted (dense/linear_gpu.h); empty: nowhere.
+};
+// On a GPU, which becomes the calling thread's; the trainer is used on that thread. The job says model, optimizer and
+// precision. parts.model and parts.optimizer are where it begins. ResourceExhausted: memory of the GPU, with numbers.
+// Unimplemented: no CUDA in this build, or a precision that jobs cannot have yet.
+absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
+                                                                  const GpuTrainerOptions& options);
 
 }  // namespace sparrow
 

@@ -32,7 +32,10 @@ int main(int argc, char** argv) {
   const std::vector<sparrow::Option> flags = {
       {"coordinator", sparrow::AddressFlag{&options.coordinator, sparrow::AddressUse::kConnect},
        "HOST:PORT of the coordinator.", /*required=*/true},
-      {"device", &options.device, "What trains: cpu. (cuda:N comes with a later version.)"},
+      {"device", &options.device, "What trains: cpu, or cuda:N, a GPU of this machine."},
+      {"plan-file", &options.plan_file,
+       "File in which a GPU's fastest matrix products are noted, so that the next start need not try them; none if "
+       "empty."},
       {"data-root", &options.data_root, "Directory under which a job's input files lie; others are refused."},
       {"checkpoint-root", &options.checkpoint_root,
        "Directory for checkpoints: the same shared one for all servers and workers."},

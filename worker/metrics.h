@@ -12,10 +12,10 @@ namespace sparrow {
 
 // Where the time of a step goes, in the order of a step: pull and push are what the training thread itself does for
 // them (with a server in the same process, most of it), wait is what it waits for servers.
-enum class StepPart { kLoad, kPull, kForward, kBackward, kPush, kAllReduce, kOptimizer, kWait };
-inline constexpr size_t kStepParts = 8;
-inline constexpr std::array<const char*, kStepParts> kStepPartNames = {"load", "pull",      "forward",   "backward",
-                                                                       "push", "allreduce", "optimizer", "wait"};
+enum class StepPart { kLoad, kPull, kH2d, kForward, kBackward, kPush, kAllReduce, kOptimizer, kWait };
+inline constexpr size_t kStepParts = 9;
+inline constexpr std::array<const char*, kStepParts> kStepPartNames = {
+    "load", "pull", "h2d", "forward", "backward", "push", "allreduce", "optimizer", "wait"};
 
 // A gauge that is not served before it is first set: 0 would be a figure that nobody measured. Copies are of one gauge.
 class GaugeOnceSet {

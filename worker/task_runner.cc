@@ -56,6 +56,8 @@ v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::st
     summary = RunTraining({.task = task,
                            .data_root = environment.data_root,
                            .checkpoint_root = environment.checkpoint_root,
+                           .device = environment.device,
+                           .plan_file = environment.plan_file,
                            .servers = std::move(*servers),
                            .meet = [&] { return MeetWorkers(task, environment.host, &board); },
                            .client = {}},

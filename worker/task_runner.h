@@ -5,6 +5,7 @@
 
 #include "coordinator/link.h"
 #include "sparrow/v1/coordinator.pb.h"
+#include "worker/device.h"
 #include "worker/metrics.h"
 #include "worker/ps_transport.h"
 #include "worker/stop_signal.h"
@@ -18,6 +19,8 @@ struct TaskEnvironment {
   std::string data_root;
   std::string checkpoint_root;
   std::string host;
+  Device device;
+  std::string plan_file;
   const WorkerMetrics* metrics;
   Cancellation* leaving;  // The worker leaves the coordinator: nothing is reported any more.
   // How long it takes the coordinator to notice that another member is gone.

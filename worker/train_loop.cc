@@ -62,6 +62,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) RETURN_IF_ERROR(ask_for_next());
 
   ASSIGN_OR_RETURN(const BatchTrainer::Result result_of_batch, parts_.trainer->ForwardBackward(*now));
+  watch.Add(StepPart::kH2d, result_of_batch.h2d_seconds);
   watch.Add(StepPart::kForward, result_of_batch.forward_seconds);
   watch.Add(StepPart::kBackward, result_of_batch.backward_seconds);
   BatchTrainer::Sums sums{.loss = result_of_batch.loss_sum, .samples = batch.rows};

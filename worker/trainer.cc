@@ -84,8 +84,25 @@ class Training {
                      MakeModel(job_.model(), {layout_.dense_columns, layout_.FeatureDims()}, job_.train().seed()));
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), model_->weights().size()));
     RETURN_IF_ERROR(LoadCheckpoint());
-    trainer_ = MakeCpuBatchTrainer({.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get()},
-                                   /*cut=*/in_.task.workers() == 1 ? job_.train().batch_size() / 2 : 0);
+    const BatchTrainerParts parts{.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get()};
+    const uint64_t workers = in_.task.workers();
+    const uint64_t batch = job_.train().batch_size();
+    if (!in_.device.gpu.has_value()) {
+      trainer_ = MakeCpuBatchTrainer(parts, /*cut=*/workers == 1 ? batch / 2 : 0);
+      return absl::OkStatus();
+    }
+    const uint64_t rank = in_.task.rank();
+    uint64_t rows_max = (batch + workers - 1) / workers;
+    if (job_.data().has_test()) {
+      rows_max = std::max(rows_max, (job_.eval().batch_size() + workers - 1) / workers);
+    }
+    ASSIGN_OR_RETURN(
+        trainer_,
+        MakeGpuBatchTrainer(parts, job_,
+                            {.gpu = *in_.device.gpu,
+                             .rows_max = static_cast<int64_t>(rows_max),
+                             .rows_full = static_cast<int64_t>((rank + 1) * batch / workers - rank * batch / workers),
+                             .plan_file = in_.plan_file}));
     return absl::OkStatus();
   }
 

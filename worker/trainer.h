@@ -15,6 +15,7 @@
 #include "dense/collective.h"
 #include "embedding/partition.h"
 #include "sparrow/v1/coordinator.pb.h"
+#include "worker/device.h"
 #include "worker/metrics.h"
 #include "worker/ps_client.h"
 #include "worker/stop_signal.h"
@@ -39,6 +40,8 @@ struct TrainTask {
   v1::Task task;                  // What the coordinator wants; server_addresses is not used.
   std::string data_root;          // Input files lie under it.
   std::string checkpoint_root;    // Checkpoints lie under it.
+  Device device;                  // What computes.
+  std::string plan_file;          // Of GpuTrainerOptions.
   std::vector<PsServer> servers;  // In the order of the shard map.
   // Meets the other workers: returns once every one of them has called it. Called once, when this worker is ready; rank
   // 0 has opened the job on the servers by then.

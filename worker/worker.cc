@@ -5,28 +5,18 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "coordinator/link.h"
+#include "worker/device.h"
 #include "worker/metrics.h"
 #include "worker/stop_signal.h"
 #include "worker/task_runner.h"
 
 namespace sparrow {
 namespace {
-
-absl::Status CheckDevice(const std::string& device) {
-  if (device == "cpu") return absl::OkStatus();
-  if (absl::StartsWith(device, "cuda:")) {
-    return absl::UnimplementedError(
-        absl::StrCat("--device=", device, ": this version trains on the CPU; use --device=cpu"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("--device=\"", device, "\" is not a device; use --device=cpu"));
-}
 
 class WorkerDaemon final : public Worker {
  public:
@@ -77,7 +67,7 @@ class WorkerDaemon final : public Worker {
 };
 
 absl::Status WorkerDaemon::Join(Metrics* metrics) {
-  RETURN_IF_ERROR(CheckDevice(options_.device));
+  ASSIGN_OR_RETURN(const Device device, ParseDevice(options_.device));
   RETURN_IF_ERROR(CheckDirectory("--data-root", options_.data_root));
   RETURN_IF_ERROR(CheckDirectoryOrNew("--checkpoint-root", options_.checkpoint_root));
   if (!options_.metrics.empty()) {
@@ -100,6 +90,8 @@ absl::Status WorkerDaemon::Join(Metrics* metrics) {
                   .data_root = options_.data_root,
                   .checkpoint_root = options_.checkpoint_root,
                   .host = host,
+                  .device = device,
+                  .plan_file = options_.plan_file,
                   .metrics = &metrics_,
                   .leaving = &leaving_};
   Membership::Options membership;

@@ -18,12 +18,13 @@ namespace sparrow {
 struct WorkerOptions {
   // Behaviour.
   std::string coordinator;      // HOST:PORT
-  std::string device = "cpu";   // "cpu"; "cuda:N" is refused by this version.
+  std::string device = "cpu";   // "cpu" or "cuda:N".
   std::string data_root = ".";  // Input files lie under it.
   std::string checkpoint_root =
-      "checkpoints";    // Checkpoints lie under it; the same shared directory for all members of a cluster.
-  std::string host;     // Address of this machine for other workers. Empty: the one that reaches the coordinator.
-  std::string metrics;  // HOST:PORT of /metrics; empty: not served.
+      "checkpoints";      // Checkpoints lie under it; the same shared directory for all members of a cluster.
+  std::string host;       // Address of this machine for other workers. Empty: the one that reaches the coordinator.
+  std::string metrics;    // HOST:PORT of /metrics; empty: not served.
+  std::string plan_file;  // Where the fastest matrix products on the GPU are noted for the next start; empty: nowhere.
   absl::Duration connect_timeout = absl::Seconds(10);
 
   // For a cluster in one process: used instead of an own channel and of gRPC to the servers.

@@ -4,6 +4,7 @@
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/pinned_buffer.h"
 #include "base/cuda/stream.h"
 
 namespace sparrow {
@@ -15,6 +16,22 @@ int GpuCount() {
     return 0;
   }
   return count;
+}
+
+std::string GpuAbsence() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count > 0 ? "" : "no GPU";
+  cudaGetLastError();
+  return cudaGetErrorString(error);
+}
+
+void UseGpu(int gpu) { CHECK_CUDA(cudaSetDevice(gpu)); }
+
+GpuMemory GpuMemoryNow() {
+  GpuMemory memory;
+  CHECK_CUDA(cudaMemGetInfo(&memory.free, &memory.total));
+  return memory;
 }
 
 std::string GpuName() {
@@ -34,6 +51,8 @@ Stream::~Stream() {
 
 void Stream::Synchronize() const { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
 
+void Stream::WaitFor(const Event& event) const { CHECK_CUDA(cudaStreamWaitEvent(stream_, event.get(), 0)); }
+
 Event::Event() { CHECK_CUDA(cudaEventCreate(&event_)); }
 
 Event::~Event() {
@@ -41,6 +60,8 @@ Event::~Event() {
 }
 
 void Event::Record(const Stream& stream) { CHECK_CUDA(cudaEventRecord(event_, stream.get())); }
+
+void Event::Synchronize() const { CHECK_CUDA(cudaEventSynchronize(event_)); }
 
 float Event::MillisecondsSince(const Event& start) const {
   float milliseconds = 0;
@@ -64,6 +85,17 @@ void* DeviceAllocate(size_t bytes) {
 
 void DeviceFree(void* memory) {
   if (cudaFree(memory) != cudaSuccess) std::fprintf(stderr, "GPU memory could not be freed\n");
+}
+
+void* PinnedAllocate(size_t bytes) {
+  void* memory = nullptr;
+  if (cudaMallocHost(&memory, bytes) == cudaSuccess) return memory;
+  cudaGetLastError();  // Reported by the return value.
+  return nullptr;
+}
+
+void PinnedFree(void* memory) {
+  if (cudaFreeHost(memory) != cudaSuccess) std::fprintf(stderr, "pinned memory could not be freed\n");
 }
 
 void CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream) {

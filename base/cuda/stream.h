@@ -3,6 +3,7 @@
 
 // CUDA's streams and events behind owners, without CUDA's headers: only .cu files include those.
 
+#include <cstddef>
 #include <string>
 
 struct CUstream_st;
@@ -12,8 +13,20 @@ namespace sparrow {
 
 // GPUs that this process can use; 0 where there is no driver, no GPU, or no CUDA in the build.
 int GpuCount();
+// Why there are none: what the driver says. "" where GpuCount() > 0.
+std::string GpuAbsence();
+// Makes `gpu` the current one of the calling thread. REQUIRES: 0 <= gpu < GpuCount().
+void UseGpu(int gpu);
 // "NVIDIA H200, compute capability 9.0". REQUIRES: GpuCount() > 0.
 std::string GpuName();
+// Bytes of the current GPU's memory, and those that nobody has.
+struct GpuMemory {
+  size_t total = 0;
+  size_t free = 0;
+};
+GpuMemory GpuMemoryNow();
+
+class Event;
 
 // An ordered queue of work on the current GPU. Not thread-safe.
 class Stream {
@@ -26,12 +39,14 @@ class Stream {
   CUstream_st* get() const { return stream_; }
   // Waits for everything queued so far.
   void Synchronize() const;
+  // What is queued from now on waits, on the GPU, until the stream in which `event` was recorded last has come there.
+  void WaitFor(const Event& event) const;
 
  private:
   CUstream_st* stream_ = nullptr;
 };
 
-// A moment in a stream, for timing.
+// A moment in a stream, to be timed or waited for.
 class Event {
  public:
   Event();
@@ -39,7 +54,10 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
+  CUevent_st* get() const { return event_; }
   void Record(const Stream& stream);
+  // Waits, on the host, until the stream has come to it.
+  void Synchronize() const;
   // Milliseconds on the device from `start` to this; waits for this event.
   float MillisecondsSince(const Event& start) const;
 

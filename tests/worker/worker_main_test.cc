@@ -12,6 +12,7 @@
 namespace sparrow {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 TEST(WorkerProgram, HelpNamesItsFlags) {
@@ -39,11 +40,15 @@ TEST(WorkerProgram, ASignalWhileItConnectsEndsItWithStatusZero) {
   EXPECT_EQ(worker.Wait(absl::Seconds(5)), 0);
 }
 
-TEST(WorkerProgram, AGpuIsRefusedWithTheRemedy) {
+TEST(WorkerProgram, AGpuThatIsNotThereIsRefusedBeforeItJoins) {
   const RunResult run =
-      RunProgram({ProgramPath("sparrow-worker"), "--coordinator", "127.0.0.1:1", "--device", "cuda:0"});
+      RunProgram({ProgramPath("sparrow-worker"), "--coordinator", "127.0.0.1:1", "--device", "cuda:99"});
   EXPECT_EQ(run.status, 1);
-  EXPECT_THAT(run.err, HasSubstr("cuda:0: this version trains on the CPU; use --device=cpu"));
+  EXPECT_THAT(run.err, AnyOf(HasSubstr("--device=cuda:99: no GPU can be used: "),
+                             HasSubstr("--device=cuda:99: this machine has ")));
+  const RunResult word =
+      RunProgram({ProgramPath("sparrow-worker"), "--coordinator", "127.0.0.1:1", "--device", "cuda:x"});
+  EXPECT_THAT(word.err, HasSubstr("--device=\"cuda:x\" is not a device; expected cpu, or cuda:N with N from 0"));
 }
 
 TEST(WorkerProgram, WrongFlagsAreNamed) {

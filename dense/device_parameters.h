@@ -1,0 +1,58 @@
+#ifndef SPARROW_DENSE_DEVICE_PARAMETERS_H_
+#define SPARROW_DENSE_DEVICE_PARAMETERS_H_
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/cuda/device_buffer.h"
+#include "base/cuda/stream.h"
+#include "dense/device_layout.h"
+#include "dense/device_matrix.h"
+
+namespace sparrow {
+
+// The flat vectors of a model on a GPU, all of one layout.
+class DeviceParameters {
+ public:
+  // ResourceExhausted. Gradients are 0 at first, weights undefined until Set.
+  static absl::StatusOr<DeviceParameters> Make(const std::vector<Parameter>& parameters, Precision precision,
+                                               const Stream& stream);
+
+  const DeviceLayout& layout() const { return layout_; }
+  float* weights() { return weights_.data(); }
+  float* gradients() { return gradients_.data(); }
+  uint16_t* copy() { return copy_.data(); }  // The weights in the precision's type; null where that is float.
+
+  // A parameter as products read it: of the precision's type.
+  DeviceMatrix matrix(const DeviceTensor& tensor);
+  const void* vector(const DeviceTensor& tensor) { return matrix(tensor).data; }
+  float* weights(const DeviceTensor& tensor) { return weights_.data() + tensor.offset; }
+  float* gradients(const DeviceTensor& tensor) { return gradients_.data() + tensor.offset; }
+
+  // Sets weights and copy; waits for the copying.
+  void Set(std::span<const float> host, const Stream& stream);
+  // The weights, in the host's layout; waits for all that is queued.
+  void Get(std::span<float> host, const Stream& stream) const;
+
+ private:
+  DeviceParameters(DeviceLayout layout, Precision precision, DeviceBuffer<float> weights, DeviceBuffer<float> gradients,
+                   DeviceBuffer<uint16_t> copy)
+      : layout_(std::move(layout)),
+        precision_(precision),
+        weights_(std::move(weights)),
+        gradients_(std::move(gradients)),
+        copy_(std::move(copy)) {}
+
+  DeviceLayout layout_;
+  Precision precision_;
+  DeviceBuffer<float> weights_;
+  DeviceBuffer<float> gradients_;
+  DeviceBuffer<uint16_t> copy_;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_DEVICE_PARAMETERS_H_

@@ -1,0 +1,22 @@
+#include "dense/model_gpu.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "dense/dcnv2_gpu.h"
+#include "dense/dlrm_gpu.h"
+
+namespace sparrow {
+
+absl::StatusOr<std::unique_ptr<ModelGpu>> MakeModelGpu(const v1::ModelConfig& config, const ModelShape& shape,
+                                                       const Model& model, const ModelGpu::Options& options,
+                                                       const Stream& stream) {
+  ASSIGN_OR_RETURN(DeviceParameters made, DeviceParameters::Make(model.parameters(), options.precision, stream));
+  auto parameters = std::make_unique<DeviceParameters>(std::move(made));
+  parameters->Set(model.weights(), stream);
+  return config.kind_case() == v1::ModelConfig::kDcnv2
+             ? MakeDcnv2Gpu(config.dcnv2(), shape, std::move(parameters), options, stream)
+             : MakeDlrmGpu(config.dlrm(), shape, std::move(parameters), options, stream);
+}
+
+}  // namespace sparrow

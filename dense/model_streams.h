@@ -1,0 +1,46 @@
+#ifndef SPARROW_DENSE_MODEL_STREAMS_H_
+#define SPARROW_DENSE_MODEL_STREAMS_H_
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/cuda/stream.h"
+#include "dense/device_matrix.h"
+#include "dense/linear_gpu.h"
+
+namespace sparrow {
+
+// Where a model queues its work: a stream for the chain of layers, and one beside it for the gradients of weights,
+// which nobody waits for but the optimizer.
+class ModelStreams {
+ public:
+  // ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<ModelStreams>> Make(const ProductsGpu::Options& options, const Stream& stream);
+
+  ProductsGpu* products() { return &products_; }
+  // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
+  void set_overlap(bool overlap) { overlap_ = overlap; }
+
+  // w_gradients and b_gradients as ProductsGpu::BackwardWeights, after all that `stream` has been given so far.
+  void BackwardWeights(const DeviceMatrix& y_gradients, const DeviceMatrix& x, float* w_gradients, float* b_gradients,
+                       const Stream& stream);
+  // `stream` waits for them.
+  void Join(const Stream& stream);
+
+ private:
+  ModelStreams(ProductsGpu products, ProductsGpu side_products)
+      : products_(std::move(products)), side_products_(std::move(side_products)) {}
+
+  ProductsGpu products_;
+  ProductsGpu side_products_;  // Has its own memory to work in.
+  Stream side_;
+  Event fork_;
+  Event join_;
+  bool overlap_ = false;
+  bool forked_ = false;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_MODEL_STREAMS_H_

@@ -1,0 +1,55 @@
+#include "dense/device_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "dense/device_matrix.h"
+
+namespace sparrow {
+namespace {
+
+std::vector<Parameter> Parameters() {
+  return {{.name = "w", .shape = {3, 13}, .offset = 0, .size = 39},
+          {.name = "b", .shape = {3}, .offset = 39, .size = 3},
+          {.name = "v", .shape = {8, 16}, .offset = 42, .size = 128}};
+}
+
+TEST(DeviceLayout, WhatIsSpreadIsCollectedAndTheGapsAreZero) {
+  const DeviceLayout layout(Parameters());
+  std::vector<float> host(170);
+  std::iota(host.begin(), host.end(), 1.0f);
+  std::vector<float> device(layout.size(), 9.0f);
+  layout.Spread(host, device);
+  const DeviceTensor w = layout.at("w");
+  double sum = 0;
+  for (int64_t i = 0; i < w.rows; ++i) {
+    for (int64_t j = 0; j < w.cols; ++j) {
+      const float expected = i < 3 && j < 13 ? host[i * 13 + j] : 0.0f;
+      ASSERT_EQ(device[w.offset + i * w.cols + j], expected) << i << " " << j;
+    }
+  }
+  for (float value : device) sum += value;
+  EXPECT_EQ(sum, 170.0 * 171 / 2);  // Nothing else anywhere.
+  std::vector<float> back(host.size());
+  layout.Collect(device, back);
+  EXPECT_EQ(back, host);
+}
+
+TEST(DeviceLayout, TensorsAreAlignedAndPaddedAndDoNotOverlap) {
+  const DeviceLayout layout(Parameters());
+  int64_t end = 0;
+  for (const char* name : {"w", "b", "v"}) {
+    const DeviceTensor tensor = layout.at(name);
+    EXPECT_EQ(tensor.offset % 64, 0) << name;
+    EXPECT_EQ(tensor.cols % kColumnsMultiple, 0) << name;
+    EXPECT_GE(tensor.offset, end) << name;
+    end = tensor.offset + tensor.rows * tensor.cols;
+  }
+  EXPECT_LE(end, layout.size());
+  EXPECT_EQ(layout.at("w").rows, 8);  // As its outputs' columns.
+  EXPECT_EQ(layout.at("b").rows, 1);
+}
+
+}  // namespace
+}  // namespace sparrow

@@ -1,0 +1,305 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda/allocate.h"
+#include "base/cuda/graph.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "dense/dense_optimizer_gpu.h"
+#include "dense/model_gpu.h"
+#include "worker/batch_trainer.h"
+#include "worker/device_batch.h"
+
+namespace sparrow {
+namespace {
+
+constexpr int64_t kBucketRowsMin = 64;
+
+ElementType ElementTypeOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+    case Precision::kTf32:
+      return ElementType::kFloat32;
+    case Precision::kBfloat16:
+      return ElementType::kBfloat16;
+    case Precision::kFloat16:
+      return ElementType::kFloat16;
+  }
+  return ElementType::kFloat32;
+}
+
+absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
+  switch (config.precision()) {
+    case v1::TrainConfig::FULL:
+      return Precision::kFloat32;
+    case v1::TrainConfig::TF32:
+      return Precision::kTf32;
+    case v1::TrainConfig::BFLOAT16:
+      return Precision::kBfloat16;
+    case v1::TrainConfig::FLOAT16:
+      break;
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("train.precision is ", v1::TrainConfig::Precision_Name(config.precision()),
+                   ", which a job cannot have yet; BFLOAT16 is as fast and needs no loss scaling"));
+}
+
+// What the host reads after a step.
+struct StepResults {
+  double loss_sum;
+};
+
+class GpuBatchTrainer final : public BatchTrainer {
+ public:
+  GpuBatchTrainer(const BatchTrainerParts& parts, Precision precision, const GpuTrainerOptions& options)
+      : parts_(parts), precision_(precision), rows_max_(options.rows_max), rows_full_(options.rows_full) {}
+
+  absl::Status Prepare(const v1::Job& job, const GpuTrainerOptions& options) {
+    ASSIGN_OR_RETURN(
+        model_, MakeModelGpu(job.model(), {parts_.layout->dense_columns, parts_.layout->FeatureDims()}, *parts_.model,
+                             {.precision = precision_,
+                              .rows_max = rows_max_,
+                              .deterministic = job.train().deterministic(),
+                              .plan_file = options.plan_file},
+                             stream_));
+    const int64_t size = model_->parameters()->layout().size();
+    ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
+    optimizer_ = DenseOptimizerGpu::Make(rule, size, stream_);
+    if (!optimizer_.has_value()) {
+      const GpuMemory memory = GpuMemoryNow();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the GPU is out of memory: the dense optimizer's state needs ",
+                       static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float), " bytes, ", memory.free,
+                       " of ", memory.total, " are free"));
+    }
+    std::vector<float> spread(static_cast<size_t>(size));
+    const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
+    for (size_t i = 0; i < states.size(); ++i) {
+      model_->parameters()->layout().Spread(states[i].values, spread);
+      optimizer_->states()[i].CopyFrom(spread, stream_);
+      stream_.Synchronize();
+    }
+    optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
+    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, rows_max_, stream_));
+    batch_.emplace(std::move(batch));
+    const size_t rows = static_cast<size_t>(rows_max_);
+    RETURN_IF_ERROR(MakeOne(&loss_scale_, "the loss scale"));
+    RETURN_IF_ERROR(MakeOne(&loss_sum_, "a step's loss"));
+    RETURN_IF_ERROR(MakeOne(&not_finite_rows_, "a step's refused rows"));
+    RETURN_IF_ERROR(MakeOne(&step_options_, "a step's options"));
+    ASSIGN_OR_RETURN(DeviceBuffer<float> logits, AllocateOnDevice<float>(rows, "logits"));
+    logits_.emplace(std::move(logits));
+    ASSIGN_OR_RETURN(PinnedBuffer<float> host_logits, AllocatePinned<float>(rows, "logits"));
+    host_logits_.emplace(std::move(host_logits));
+    ASSIGN_OR_RETURN(PinnedBuffer<StepResults> results, AllocatePinned<StepResults>(1, "a step's results"));
+    results_.emplace(std::move(results));
+    ASSIGN_OR_RETURN(PinnedBuffer<DenseStepOptions> host_options,
+                     AllocatePinned<DenseStepOptions>(1, "a step's options"));
+    host_options_.emplace(std::move(host_options));
+    const float one = 1;
+    loss_scale_->CopyFrom({&one, 1}, stream_);
+    not_finite_rows_->Fill(0, stream_);
+    stream_.Synchronize();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
+    const int64_t rows = BucketOf(prepared.batch.rows);
+    RETURN_IF_ERROR(batch_->Load(prepared, rows, stream_));
+    Pool(rows);
+    model_->Forward(ModelBatch(rows), stream_);
+    internal::CopyToHost(host_logits_->data(), logits_->data(), prepared.batch.rows * sizeof(float), stream_);
+    stream_.Synchronize();
+    return std::span<const float>(host_logits_->data(), prepared.batch.rows);
+  }
+
+  absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
+    const int64_t rows = BucketOf(prepared.batch.rows);
+    begin_.Record(stream_);
+    RETURN_IF_ERROR(batch_->Load(prepared, rows, stream_));
+    loaded_.Record(stream_);
+    Run(&forward_graphs_, rows, [&] {
+      Pool(rows);
+      model_->ForwardLoss(ModelBatch(rows), stream_);
+    });
+    forward_.Record(stream_);
+    Run(&backward_graphs_, rows, [&] {
+      model_->Backward(ModelBatch(rows), stream_);
+      SumRowGradients(rows);
+    });
+    internal::CopyToHost(&results_->data()->loss_sum, loss_sum_->data(), sizeof(double), stream_);
+    batch_->FetchSums(stream_);
+    backward_.Record(stream_);
+    stream_.Synchronize();
+    return Result{.loss_sum = results_->data()->loss_sum,
+                  .row_gradients = batch_->Sums(),
+                  .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
+                  .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
+                  .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3};
+  }
+
+  // Through the host, by whatever the collective is.
+  absl::Status Reduce(Collective* collective, Sums* sums) override {
+    if (collective->size() == 1) return absl::OkStatus();
+    const size_t n = static_cast<size_t>(model_->parameters()->layout().size());
+    reduced_.resize(n + 3);
+    internal::CopyToHost(reduced_.data(), model_->parameters()->gradients(), n * sizeof(float), stream_);
+    stream_.Synchronize();
+    // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
+    reduced_[n] = static_cast<float>(sums->loss);
+    reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
+    reduced_[n + 2] = static_cast<float>(sums->samples);
+    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
+    sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
+    sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
+    internal::CopyToDevice(model_->parameters()->gradients(), reduced_.data(), n * sizeof(float), stream_);
+    stream_.Synchronize();
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
+    stream_.Synchronize();  // The pinned options are written again.
+    *host_options_->data() = {.gradient_scale = 1.0 / static_cast<double>(samples),
+                              .learning_rate_factor = learning_rate_factor};
+    internal::CopyToDevice(step_options_->data(), host_options_->data(), sizeof(DenseStepOptions), stream_);
+    DeviceParameters* const parameters = model_->parameters();
+    optimizer_->Step({.weights = parameters->weights(),
+                      .gradients = parameters->gradients(),
+                      .copy_type = CopyType(),
+                      .copy = parameters->copy(),
+                      .options = step_options_->data()},
+                     stream_);
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyToModel() override {
+    const DeviceParameters& parameters = *model_->parameters();
+    parameters.Get(parts_.model->weights(), stream_);
+    std::vector<float> spread(static_cast<size_t>(parameters.layout().size()));
+    const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
+    for (size_t i = 0; i < states.size(); ++i) {
+      optimizer_->states()[i].CopyTo(spread, stream_);
+      stream_.Synchronize();
+      parameters.layout().Collect(spread, states[i].values);
+    }
+    uint64_t updates = 0;
+    optimizer_->CopyUpdatesTo(&updates, stream_);
+    stream_.Synchronize();
+    parts_.optimizer->set_updates(updates);
+    return absl::OkStatus();
+  }
+
+ private:
+  // Recorded work, for each number of rows. The first run of a number is not recorded: the products choose how to
+  // compute then, and a number that never comes again costs no graph.
+  struct Graphs {
+    std::map<int64_t, std::optional<Graph>> by_rows;
+    uint64_t generation = 0;
+  };
+
+  template <typename T>
+  static absl::Status MakeOne(std::optional<DeviceBuffer<T>>* buffer, absl::string_view what) {
+    ASSIGN_OR_RETURN(DeviceBuffer<T> made, AllocateOnDevice<T>(1, what));
+    buffer->emplace(std::move(made));
+    return absl::OkStatus();
+  }
+
+  // Full batches are a number of their own; others are padded to a power of two, so that a few graphs serve them all.
+  int64_t BucketOf(int64_t rows) const {
+    if (rows == rows_full_) return rows;
+    const uint64_t bucket = std::bit_ceil(static_cast<uint64_t>(std::max(rows, kBucketRowsMin)));
+    return std::min(rows_max_, static_cast<int64_t>(bucket));
+  }
+
+  template <typename Work>
+  void Run(Graphs* graphs, int64_t rows, const Work& work) {
+    if (graphs->generation != batch_->generation()) {
+      graphs->by_rows.clear();
+      graphs->generation = batch_->generation();
+    }
+    const auto [graph, first] = graphs->by_rows.try_emplace(rows);
+    if (first) return work();
+    if (!graph->second.has_value()) graph->second.emplace(stream_, work);
+    graph->second->Replay(stream_);
+  }
+
+  ModelGpu::Batch ModelBatch(int64_t rows) {
+    return {.rows = rows,
+            .dense = batch_->dense(),
+            .labels = batch_->labels(),
+            .samples = batch_->samples(),
+            .loss_scale = loss_scale_->data(),
+            .logits = logits_->data(),
+            .loss_sum = loss_sum_->data()};
+  }
+
+  DevicePooled Pooled(const DeviceBatch::Group& group, const DeviceMatrix& matrix) const {
+    return {.values = matrix.data,
+            .type = ElementTypeOf(precision_),
+            .columns = group.columns.device.data(),
+            .stride = static_cast<uint32_t>(matrix.stride),
+            .columns_divide_by_4 = group.columns_divide_by_4};
+  }
+
+  void Pool(int64_t rows) {
+    for (const DeviceBatch::Group& group : batch_->groups()) {
+      BagsForwardGpu(batch_->Bags(group, rows), DeviceBatch::Rows(group), Pooled(group, model_->sparse(rows)), stream_);
+    }
+  }
+
+  void SumRowGradients(int64_t rows) {
+    for (DeviceBatch::Group& group : batch_->groups()) {
+      const DeviceBags bags = batch_->Bags(group, rows);
+      const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
+      GroupLookupsGpu(bags, group.size, workspace, stream_);
+      SumGradientsGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows)), group.sums.device.data(),
+                      not_finite_rows_->data(), workspace, stream_);
+    }
+  }
+
+  WeightCopy CopyType() const {
+    if (ElementBytes(precision_) == 4) return WeightCopy::kNone;
+    return precision_ == Precision::kBfloat16 ? WeightCopy::kBfloat16 : WeightCopy::kFloat16;
+  }
+
+  const BatchTrainerParts parts_;
+  const Precision precision_;
+  const int64_t rows_max_;
+  const int64_t rows_full_;
+  Stream stream_;
+  Event begin_, loaded_, forward_, backward_;
+  std::unique_ptr<ModelGpu> model_;
+  std::optional<DenseOptimizerGpu> optimizer_;
+  std::optional<DeviceBatch> batch_;
+  std::optional<DeviceBuffer<float>> loss_scale_;               // [1]: 1
+  std::optional<DeviceBuffer<double>> loss_sum_;                // [1]
+  std::optional<DeviceBuffer<uint64_t>> not_finite_rows_;       // [1]: the server refuses such rows by name
+  std::optional<DeviceBuffer<DenseStepOptions>> step_options_;  // [1]
+  std::optional<DeviceBuffer<float>> logits_;                   // [rows_max]
+  std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
+  std::optional<PinnedBuffer<StepResults>> results_;            // [1]
+  std::optional<PinnedBuffer<DenseStepOptions>> host_options_;  // [1]
+  Graphs forward_graphs_, backward_graphs_;
+  std::vector<float> reduced_;  // [parameters + 3], as on the CPU
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
+                                                                  const GpuTrainerOptions& options) {
+  ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(job.train()));
+  UseGpu(options.gpu);
+  LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
+            << v1::TrainConfig::Precision_Name(job.train().precision());
+  auto trainer = std::make_unique<GpuBatchTrainer>(parts, precision, options);
+  RETURN_IF_ERROR(Annotate(trainer->Prepare(job, options), absl::StrCat("cuda:", options.gpu)));
+  return trainer;
+}
+
+}  // namespace sparrow

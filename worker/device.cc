@@ -1,0 +1,30 @@
+#include "worker/device.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda/stream.h"
+
+namespace sparrow {
+
+absl::StatusOr<Device> ParseDevice(const std::string& flag) {
+  if (flag == "cpu") return Device{};
+  constexpr absl::string_view kPrefix = "cuda:";
+  int gpu = -1;
+  if (!absl::StartsWith(flag, kPrefix) || !absl::SimpleAtoi(flag.substr(kPrefix.size()), &gpu) || gpu < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device=\"", flag, "\" is not a device; expected cpu, or cuda:N with N from 0"));
+  }
+  const int count = GpuCount();
+  if (count == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--device=", flag, ": no GPU can be used: ", GpuAbsence(), "; --device=cpu needs none"));
+  }
+  if (gpu >= count) {
+    return absl::FailedPreconditionError(absl::StrCat("--device=", flag, ": this machine has ", count, " GPU",
+                                                      count == 1 ? "" : "s", ", numbered from 0"));
+  }
+  return Device{.gpu = gpu};
+}
+
+}  // namespace sparrow

@@ -1,0 +1,101 @@
+#ifndef SPARROW_WORKER_DEVICE_BATCH_H_
+#define SPARROW_WORKER_DEVICE_BATCH_H_
+
+// A batch and its rows in GPU memory, in the form that the kernels of embedding/ and dense/ read.
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/cuda/device_buffer.h"
+#include "base/cuda/pinned_buffer.h"
+#include "base/cuda/stream.h"
+#include "embedding/bag_gpu.h"
+#include "embedding/sparse_update_gpu.h"
+#include "worker/job_layout.h"
+#include "worker/prepared_batch.h"
+
+namespace sparrow {
+
+// An array in host memory that the GPU can read by itself, and the same array on the GPU.
+template <typename T>
+struct Mirror {
+  PinnedBuffer<T> host;
+  DeviceBuffer<T> device;
+};
+
+// Not thread-safe; its copies belong to one stream.
+class DeviceBatch {
+ public:
+  // The features of one dimension, whose tables' rows lie in one array: those of tables[i] from row base[i] on.
+  struct Group {
+    uint32_t dim = 0;
+    uint32_t padded_dim = 0;  // Floats from one row to the next in `rows`: a multiple of 4.
+    std::vector<uint32_t> tables;
+    std::vector<uint32_t> base;  // [tables + 1]
+    std::vector<uint32_t> features;
+    bool columns_divide_by_4 = false;
+
+    Mirror<uint32_t> columns;  // [features]
+    Mirror<uint8_t> mean;      // [features]
+    Mirror<uint32_t> offsets;  // [features * rows_max + 1]
+    Mirror<uint32_t> index;    // [lookups]
+    Mirror<float> weights;     // [lookups], if a feature has weights
+    Mirror<float> rows;        // [unique, padded_dim]
+    Mirror<float> sums;        // [unique, dim]: the gradients of rows
+    DeviceBuffer<char> workspace;
+    SparseUpdateSize size;  // For as many look-ups and rows as there is room for.
+  };
+
+  // ResourceExhausted. The layout outlives it.
+  static absl::StatusOr<DeviceBatch> Make(const JobLayout* layout, int64_t rows_max, const Stream& stream);
+
+  // Queues the copies of a batch to the GPU, as `rows` rows: those behind the batch's own have empty bags, and dense
+  // inputs of batches before. Waits for earlier copies. REQUIRES: prepared.batch.rows <= rows <= rows_max.
+  absl::Status Load(const PreparedBatch& prepared, int64_t rows, const Stream& stream);
+
+  // Grows when memory has been allocated anew, so that what was recorded with addresses (base/cuda/graph.h) is void.
+  uint64_t generation() const { return generation_; }
+
+  const float* dense() const { return dense_.device.data(); }
+  const float* labels() const { return labels_.device.data(); }
+  const uint32_t* samples() const { return samples_.device.data(); }
+  std::vector<Group>& groups() { return groups_; }
+
+  // Of the batch loaded last.
+  DeviceBags Bags(const Group& group, int64_t rows) const;
+  static DeviceRows Rows(const Group& group);
+
+  // Queues the copies of the groups' sums to the host.
+  void FetchSums(const Stream& stream);
+  // A span for each table, [unique, dim], once the stream has passed FetchSums; valid until the next Load.
+  std::span<const std::span<const float>> Sums();
+
+ private:
+  DeviceBatch(const JobLayout* layout, int64_t rows_max, Mirror<float> dense, Mirror<float> labels,
+              Mirror<uint32_t> samples)
+      : layout_(layout),
+        rows_max_(rows_max),
+        dense_(std::move(dense)),
+        labels_(std::move(labels)),
+        samples_(std::move(samples)) {}
+
+  absl::StatusOr<Group> MakeGroup(uint32_t dim, const Stream& stream) const;
+  absl::Status MakeRoom(const PreparedBatch& prepared, Group* group);
+  void LoadGroup(const PreparedBatch& prepared, int64_t rows, Group* group, const Stream& stream);
+
+  const JobLayout* layout_;
+  int64_t rows_max_;
+  uint64_t generation_ = 0;
+  Mirror<float> dense_;
+  Mirror<float> labels_;
+  Mirror<uint32_t> samples_;
+  std::vector<Group> groups_;
+  std::vector<std::span<const float>> sums_;  // [tables]
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_DEVICE_BATCH_H_
