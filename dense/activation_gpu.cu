@@ -1,37 +1,38 @@
 #include "base/check.h"
 #include "base/cuda/launch.cuh"
 #include "dense/activation_gpu.h"
-#include "dense/element.cuh"
+#include "dense/precision.cuh"
 
 namespace sparrow {
 namespace {
 
 constexpr int kBlock = 256;
 
-// One thread eight consecutive columns of a row. Bytes moved: what a, b and y hold, once, and the result, once. Bound
+// One thread 16 bytes of a row. Bytes moved: what a, b and y hold, once, and the result, once. Bound
 // by HBM.
 template <typename T>
 __global__ void __launch_bounds__(kBlock)
     SumGradientsReluKernel(const T* y, int64_t y_cols, int64_t y_stride, const T* a, int64_t a_stride, const T* b,
                            int64_t b_stride, T* to, int64_t rows, int64_t cols, int64_t stride) {
-  const int64_t pieces = (cols + 7) / 8;
+  constexpr int kCount = kWidth<T>;
+  const int64_t pieces = cols / kCount;
   const int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
   if (i >= rows * pieces) return;
   const int64_t row = i / pieces;
-  const int64_t col = i % pieces * 8;
-  Eight<T> sum = *reinterpret_cast<const Eight<T>*>(a + row * a_stride + col);
+  const int64_t col = i % pieces * kCount;
+  Pack<T, kCount> sum = *reinterpret_cast<const Pack<T, kCount>*>(a + row * a_stride + col);
   if (b != nullptr) {
-    const Eight<T> other = *reinterpret_cast<const Eight<T>*>(b + row * b_stride + col);
+    const Pack<T, kCount> other = *reinterpret_cast<const Pack<T, kCount>*>(b + row * b_stride + col);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) sum.at[e] = FromFloat<T>(ToFloat(sum.at[e]) + ToFloat(other.at[e]));
+    for (int e = 0; e < kCount; ++e) sum.values[e] = FromFloat<T>(ToFloat(sum.values[e]) + ToFloat(other.values[e]));
   }
   if (y != nullptr) {
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      if (col + e < y_cols && !(ToFloat(y[row * y_stride + col + e]) > 0)) sum.at[e] = FromFloat<T>(0.0f);
+    for (int e = 0; e < kCount; ++e) {
+      if (col + e < y_cols && !(ToFloat(y[row * y_stride + col + e]) > 0)) sum.values[e] = FromFloat<T>(0.0f);
     }
   }
-  *reinterpret_cast<Eight<T>*>(to + row * stride + col) = sum;
+  Store(to + row * stride + col, sum);
 }
 
 }  // namespace
@@ -41,9 +42,9 @@ void SumGradientsReluGpu(Precision precision, const DeviceMatrix& y, const Devic
   CHECK(a.rows == gradients.rows && a.cols == gradients.cols && gradients.cols % kColumnsMultiple == 0);
   CHECK(b.data == nullptr || (b.rows == a.rows && b.cols == a.cols));
   CHECK(y.data == nullptr || (y.rows == a.rows && y.cols <= a.cols));
-  WithElementOf(precision, [&](auto element) {
+  WithElementType(precision, [&](auto element) {
     using T = decltype(element);
-    const int64_t threads = gradients.rows * ((gradients.cols + 7) / 8);
+    const int64_t threads = gradients.rows * (gradients.cols / kWidth<T>);
     Launch(SumGradientsReluKernel<T>, (threads + kBlock - 1) / kBlock, kBlock, stream, static_cast<const T*>(y.data),
            y.cols, y.stride, static_cast<const T*>(a.data), a.stride, static_cast<const T*>(b.data), b.stride,
            static_cast<T*>(gradients.data), gradients.rows, gradients.cols, gradients.stride);

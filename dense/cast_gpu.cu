@@ -1,7 +1,7 @@
 #include "base/check.h"
 #include "base/cuda/launch.cuh"
 #include "dense/cast_gpu.h"
-#include "dense/element.cuh"
+#include "dense/precision.cuh"
 
 namespace sparrow {
 namespace {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock)
 
 void CastGpu(Precision precision, const float* from, int64_t cols, const DeviceMatrix& to, const Stream& stream) {
   CHECK(to.cols >= cols) << to.cols << " columns for " << cols;
-  WithElementOf(precision, [&](auto element) {
+  WithElementType(precision, [&](auto element) {
     using T = decltype(element);
     Launch(CastKernel<float, T>, (to.rows * to.cols + kBlock - 1) / kBlock, kBlock, stream, from, cols, cols,
            static_cast<T*>(to.data), to.rows, to.cols, to.stride);
@@ -34,7 +34,7 @@ void CastGpu(Precision precision, const float* from, int64_t cols, const DeviceM
 
 void CopyGpu(Precision precision, const DeviceMatrix& from, const DeviceMatrix& to, const Stream& stream) {
   CHECK(to.rows == from.rows && to.cols <= from.cols) << to.cols << " columns of " << from.cols;
-  WithElementOf(precision, [&](auto element) {
+  WithElementType(precision, [&](auto element) {
     using T = decltype(element);
     Launch(CastKernel<T, T>, (to.rows * to.cols + kBlock - 1) / kBlock, kBlock, stream,
            static_cast<const T*>(from.data), from.cols, from.stride, static_cast<T*>(to.data), to.rows, to.cols,

@@ -59,8 +59,9 @@ class DlrmGpu final : public ModelGpu {
     top_.Backward(buffers_.interactions.Rows(batch.rows), interaction_gradients, streams_.get(), stream);
     DeviceMatrix bottom_gradients;
     if (has_bottom()) bottom_gradients = VectorOf(bottom_.output_gradients(batch.rows));
-    InteractionBackwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), interaction_gradients,
-                           bottom_relu_, bottom_gradients, sparse_gradients(batch.rows), stream);
+    InteractionBackwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows),
+                           WithoutPadding(interaction_gradients), bottom_relu_, bottom_gradients,
+                           sparse_gradients(batch.rows), stream);
     if (has_bottom()) {
       bottom_.Backward(buffers_.dense.Rows(batch.rows), /*x_gradients=*/{}, streams_.get(), stream);
     }
@@ -77,6 +78,10 @@ class DlrmGpu final : public ModelGpu {
     matrix.cols = shape_.dim;  // Without the padding.
     return matrix;
   }
+  DeviceMatrix WithoutPadding(DeviceMatrix interactions) const {
+    interactions.cols = shape_.outputs();
+    return interactions;
+  }
   DeviceMatrix bottom(int64_t rows) { return has_bottom() ? VectorOf(bottom_.output(rows)) : DeviceMatrix{}; }
 
   DeviceMatrix ForwardToTop(const Batch& batch, const Stream& stream) {
@@ -88,9 +93,10 @@ class DlrmGpu final : public ModelGpu {
     const DeviceMatrix interactions = buffers_.interactions.Rows(batch.rows);
     if (batch.gathered != nullptr) {
       InteractionForwardGatheredGpu(shape_, precision_, bottom(batch.rows), *batch.gathered, sparse(batch.rows),
-                                    interactions, stream);
+                                    WithoutPadding(interactions), stream);
     } else {
-      InteractionForwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), interactions, stream);
+      InteractionForwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), WithoutPadding(interactions),
+                            stream);
     }
     return interactions;
   }

@@ -2,7 +2,7 @@
 #define SPARROW_DENSE_MODEL_STREAMS_H_
 
 #include <memory>
-#include <utility>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "base/cuda/stream.h"
@@ -18,7 +18,7 @@ class ModelStreams {
   // ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<ModelStreams>> Make(const ProductsGpu::Options& options, const Stream& stream);
 
-  ProductsGpu* products() { return &products_; }
+  ProductsGpu* products() { return &*products_; }
   // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
@@ -29,12 +29,11 @@ class ModelStreams {
   void Join(const Stream& stream);
 
  private:
-  ModelStreams(ProductsGpu products, ProductsGpu side_products)
-      : products_(std::move(products)), side_products_(std::move(side_products)) {}
+  ModelStreams() = default;
 
-  ProductsGpu products_;
-  ProductsGpu side_products_;  // Has its own memory to work in.
+  std::optional<ProductsGpu> products_;
   Stream side_;
+  std::optional<ProductsGpu> side_products_;  // Has its own memory to work in.
   Event fork_;
   Event join_;
   bool overlap_ = false;
