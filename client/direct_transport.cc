@@ -74,7 +74,7 @@ class DirectTransport final : public PsTransport {
   }
 
   void Push(const RowPush* request, v1::PushResponse* response, absl::Duration, Done done) override {
-    Call([&] { return shard_->Push(request->message, request->gradients, response); }, done);
+    Call([&] { return shard_->Push(request->message, request->beside, response); }, done);
   }
   void OpenJob(const v1::OpenJobRequest* request, v1::OpenJobResponse* response, absl::Duration, Done done) override {
     Call([&] { return shard_->OpenJob(*request, response); }, done);

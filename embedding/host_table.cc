@@ -53,6 +53,26 @@ class HostTable final : public Table {
         [&](std::span<const Key> admitted, auto gradient) { return Update(admitted, options, gradient); });
   }
 
+  absl::Status PullRecords(std::span<const Key> keys, std::span<char> records) override {
+    CHECK(ledger_ == nullptr);
+    CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, const char* record) {
+      std::memcpy(records.data() + position * layout_.record_bytes(), record, layout_.record_bytes());
+    });
+  }
+
+  absl::Status PutRecords(std::span<const Key> keys, std::span<const char> records) override {
+    CHECK(ledger_ == nullptr);
+    CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    // Absent rows come first where memory might run out, so that then no row has been replaced.
+    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
+    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
+      std::memcpy(record, records.data() + position * layout_.record_bytes(), layout_.record_bytes());
+    });
+  }
+
   absl::Status EndStep(uint64_t step) override {
     if (ledger_ == nullptr) return absl::OkStatus();
     absl::ReaderMutexLock lock(&mu_);

@@ -93,6 +93,25 @@ class TieredTable final : public Table {
         [&](std::span<const Key> admitted, auto gradient) { return Update(admitted, options, gradient); });
   }
 
+  absl::Status PullRecords(std::span<const Key> keys, std::span<char> records) override {
+    CHECK(ledger_ == nullptr);
+    CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    return UseRows(keys, RowIndex::kReferenced, layout_.record_bytes(), nullptr,
+                   [&](uint32_t position, const char* record) {
+                     std::memcpy(records.data() + position * layout_.record_bytes(), record, layout_.record_bytes());
+                   });
+  }
+
+  absl::Status PutRecords(std::span<const Key> keys, std::span<const char> records) override {
+    CHECK(ledger_ == nullptr);
+    CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
+    RETURN_IF_ERROR(CheckKeys(spec(), keys));
+    return UseRows(keys, RowIndex::kDirty, layout_.record_bytes(), nullptr, [&](uint32_t position, char* record) {
+      std::memcpy(record, records.data() + position * layout_.record_bytes(), layout_.record_bytes());
+    });
+  }
+
   absl::Status EndStep(uint64_t step) override {
     if (ledger_ == nullptr) return absl::OkStatus();
     {

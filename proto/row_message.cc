@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -261,9 +262,9 @@ grpc::ByteBuffer EncodePullResponse(std::shared_ptr<const v1::PullResponse> resp
   return writer.Finish();
 }
 
-grpc::ByteBuffer EncodePushRequest(const v1::PushRequest& head, std::span<const std::span<const char>> gradients,
+grpc::ByteBuffer EncodePushRequest(const v1::PushRequest& head, std::span<const std::span<const char>> beside,
                                    const std::shared_ptr<const void>& owner) {
-  CHECK_EQ(gradients.size(), static_cast<size_t>(head.tables_size()));
+  CHECK_EQ(beside.size(), static_cast<size_t>(head.tables_size() + head.records_size()));
   SliceWriter writer;
   if (head.has_context()) {
     AppendLength(writer.text(), v1::PushRequest::kContextFieldNumber, head.context().ByteSizeLong());
@@ -281,22 +282,32 @@ grpc::ByteBuffer EncodePushRequest(const v1::PushRequest& head, std::span<const 
                                                         WireFormatLite::WIRETYPE_FIXED64));
     writer.text()->append(reinterpret_cast<const char*>(&factor_bits), sizeof(factor_bits));
   }
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const v1::TableGradients& table = head.tables(static_cast<int>(i));
-    CHECK(table.gradients().empty());
+  // A table's entry, whose fields are its number, keys, the bytes beside, and one more number.
+  const auto append = [&](int field, const auto& entry, int bytes_field, int last_field, uint64_t last) {
+    const std::span<const char> bytes = beside.front();
+    beside = beside.subspan(1);
+    using Entry = std::decay_t<decltype(entry)>;
     std::string before, after;
-    AppendNumber(&before, v1::TableGradients::kTableFieldNumber, table.table());
-    AppendBytes(&before, v1::TableGradients::kKeysFieldNumber, table.keys());
-    if (!gradients[i].empty()) {
-      AppendLength(&before, v1::TableGradients::kGradientsFieldNumber, gradients[i].size());
-    }
-    AppendNumber(&after, v1::TableGradients::kRowTypeFieldNumber, static_cast<uint64_t>(table.row_type()));
-    AppendLength(writer.text(), v1::PushRequest::kTablesFieldNumber,
-                 before.size() + gradients[i].size() + after.size());
+    AppendNumber(&before, Entry::kTableFieldNumber, entry.table());
+    AppendBytes(&before, Entry::kKeysFieldNumber, entry.keys());
+    if (!bytes.empty()) AppendLength(&before, bytes_field, bytes.size());
+    AppendNumber(&after, last_field, last);
+    AppendLength(writer.text(), field, before.size() + bytes.size() + after.size());
     *writer.text() += before;
-    writer.Append({gradients[i].data(), gradients[i].size()}, owner);
+    writer.Append({bytes.data(), bytes.size()}, owner);
     *writer.text() += after;
+  };
+  for (const v1::TableGradients& table : head.tables()) {
+    CHECK(table.gradients().empty());
+    append(v1::PushRequest::kTablesFieldNumber, table, v1::TableGradients::kGradientsFieldNumber,
+           v1::TableGradients::kRowTypeFieldNumber, static_cast<uint64_t>(table.row_type()));
   }
+  for (const v1::TableRecords& table : head.records()) {
+    CHECK(table.records().empty());
+    append(v1::PushRequest::kRecordsFieldNumber, table, v1::TableRecords::kRecordsFieldNumber,
+           v1::TableRecords::kKeepFieldNumber, table.keep() ? 1 : 0);
+  }
+  AppendNumber(writer.text(), v1::PushRequest::kCompleteFieldNumber, head.complete() ? 1 : 0);
   return writer.Finish();
 }
 

@@ -20,11 +20,11 @@ namespace sparrow {
 // The response is held until gRPC has let go of every slice, and does not change meanwhile.
 grpc::ByteBuffer EncodePullResponse(std::shared_ptr<const v1::PullResponse> response);
 
-// `head` has all but the gradients; those of its tables(i) are gradients[i], as bytes. Copies of `owner` are held until
-// gRPC has let go of them.
-// REQUIRES: gradients.size() == head.tables_size(), whose own `gradients` are empty.
+// `head` has all but gradients and records: `beside` has those of its tables and then those of its records, as bytes.
+// Copies of `owner` are held until gRPC has let go of them.
+// REQUIRES: beside.size() == head.tables_size() + head.records_size(), whose own `gradients` and `records` are empty.
 grpc::ByteBuffer EncodePushRequest(const v1::PushRequest& head,
-                                   std::span<const std::span<const char>> gradients /*[head.tables]*/,
+                                   std::span<const std::span<const char>> beside /*[head.tables, head.records]*/,
                                    const std::shared_ptr<const void>& owner);
 
 // What one table of a PullResponse must be.

@@ -21,14 +21,18 @@
 namespace sparrow {
 namespace {
 
-// Positions of the keys whose rows the step under way may change: that its pushes may touch or, with `evicts`, that may
-// be forgotten at its end.
-void AppendPending(const StepPulls& under_way, const v1::TableKeys& table, bool evicts, std::string* positions) {
+// Positions of the keys whose rows the step under way may change: that its pushes may touch, because they were pulled
+// for it or are lent (`lent`, positions too), or that with `evicts` may be forgotten at its end.
+std::vector<uint32_t> Pending(const StepPulls& under_way, const v1::TableKeys& table, bool evicts,
+                              std::span<const uint32_t> lent) {
+  std::vector<uint32_t> positions;
   const std::span<const Key> keys = ViewAs<Key>(table.keys());
   for (uint32_t i = 0; i < keys.size(); ++i) {
-    if (!evicts && !under_way.filter().MayHave(table.table(), keys[i])) continue;
-    positions->append(reinterpret_cast<const char*>(&i), sizeof(i));
+    const bool is_lent = !lent.empty() && lent.front() == i;
+    if (is_lent) lent = lent.subspan(1);
+    if (is_lent || evicts || under_way.filter().MayHave(table.table(), keys[i])) positions.push_back(i);
   }
+  return positions;
 }
 
 uint64_t KeyBytes(const v1::PullRequest& request) {
@@ -49,6 +53,7 @@ Job::Job(JobSpec spec, Environment environment)
       applied_(spec_.first_step),
       pushes_(&spec_),
       pushed_keys_memory_(environment_.memory->Nothing()) {
+  for (size_t t = 0; t < spec_.tables.size(); ++t) lent_.emplace_back(environment_.memory.get());
   if (!spec_.prefetch) return;
   for (uint64_t i = 0; i < 2; ++i) {
     pulls_[i] = std::make_shared<StepPulls>(applied_ + i, spec_.workers, /*expected_keys=*/0);
@@ -57,6 +62,7 @@ Job::Job(JobSpec spec, Environment environment)
 
 Job::~Job() {
   CHECK(waiting_.empty()) << "a job is closed before it goes";
+  for (const LentRows& lent : lent_) environment_.metrics.lent_rows.Add(-static_cast<double>(lent.rows()));
   if (cold_ == nullptr) return;
   tables_.clear();
   cold_.reset();
@@ -185,6 +191,7 @@ void Job::Answer(WaitingPulls* ready) {
 absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows_out,
                            v1::PullResponse* response) {
   std::shared_ptr<const StepPulls> under_way;  // Of a pull ahead: the step before its own.
+  bool all_returned;
   {
     absl::MutexLock lock(&mu_);
     if (!CanRead(request)) {
@@ -193,6 +200,7 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     RETURN_IF_ERROR(ended_);
     response->set_version(applied_);
     if (request.step() != applied_) under_way = pulls_[0];
+    all_returned = all_returned_ == request.step();
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
@@ -212,8 +220,9 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     counts[i] = static_cast<int64_t>(count);
     rows += count;
     bytes_in += keys.keys().size();
-    bytes_out += count * RowWireBytes(type, tables_[keys.table()]->dim());
-    float_bytes += count * tables_[keys.table()]->dim() * sizeof(float);
+    const TableSpec& table = tables_[keys.table()]->spec();
+    bytes_out += count * PulledRowBytes(table, request);
+    float_bytes += count * (request.records() ? PulledRowBytes(table, request) : table.dim * sizeof(float));
   }
   // The answer, unless it goes elsewhere, and about as much for records that come from the cold tier or are encoded.
   const CallMemory::Hold memory = environment_.memory->Use((rows_out.empty() ? bytes_out : 0) + float_bytes);
@@ -227,11 +236,25 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     out.set_dim(table.dim());
     out.set_row_type(request.row_type());
     out.clear_pending();
+    LentRows& lent = lent_[keys.table()];
+    const std::span<const Key> of_table = ViewAs<Key>(keys.keys());
+    std::vector<uint32_t> pending;
+    if (!all_returned) pending = lent.Older(of_table, request.step(), under_way != nullptr ? SIZE_MAX : 1);
     if (under_way != nullptr) {
-      AppendPending(*under_way, keys, table.spec().eviction.enabled(), out.mutable_pending());
+      pending = Pending(*under_way, keys, table.spec().eviction.enabled(), pending);
+      out.mutable_pending()->assign(reinterpret_cast<const char*>(pending.data()), pending.size() * sizeof(uint32_t));
+    } else if (!pending.empty()) {
+      results[i] = absl::FailedPreconditionError(
+          absl::StrCat("table \"", table.spec().name, "\": id ", of_table[pending[0]],
+                       " is lent to the worker, and has not come back as it is after ", request.step(), " steps"));
+      return;
     }
-    const auto read = [&](std::span<float> into) {
-      return table.Pull(ViewAs<Key>(keys.keys()), request.create() ? PullMode::kCreate : PullMode::kLook, into);
+    const auto read = [&](std::span<float> into) -> absl::Status {
+      if (!request.records()) {
+        return table.Pull(of_table, request.create() ? PullMode::kCreate : PullMode::kLook, into);
+      }
+      RETURN_IF_ERROR(table.PullRecords(of_table, {reinterpret_cast<char*>(into.data()), into.size_bytes()}));
+      return Lend(keys.table(), of_table, pending, request.step());
     };
     if (!rows_out.empty()) {
       out.mutable_rows()->clear();
@@ -239,7 +262,7 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
       return;
     }
     std::string& bytes = *out.mutable_rows();
-    bytes.resize(static_cast<size_t>(counts[i]) * RowWireBytes(type, table.dim()));
+    bytes.resize(static_cast<size_t>(counts[i]) * PulledRowBytes(table.spec(), request));
     if (counts[i] == 0) return;
     if (type == RowType::kFloat32) {
       const std::span<const float> view = ViewAs<float>(bytes);
@@ -272,6 +295,19 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
   return absl::OkStatus();
 }
 
+absl::Status Job::Lend(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> except, uint64_t step) {
+  const std::optional<uint64_t> more = lent_[table].Lend(keys, except, step);
+  if (!more.has_value()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "table \"", spec_.tables[table].name, "\": no memory to note ", keys.size(), " rows as lent beside ",
+        lent_[table].rows(), " in ", lent_[table].bytes(), " bytes: ", environment_.memory->waiting_bytes(),
+        " bytes wait, and at most ", environment_.memory->waiting_bytes_max(),
+        " may; raise this server's --memory, add servers, or lower train.hot_rows"));
+  }
+  environment_.metrics.lent_rows.Add(static_cast<double>(*more));
+  return absl::OkStatus();
+}
+
 absl::Status Job::Refused(absl::string_view what, uint64_t step) const {
   RETURN_IF_ERROR(ended_);
   return absl::FailedPreconditionError(
@@ -300,11 +336,12 @@ bool Job::CancelPull(uint64_t id) {
 
 // ------------------------------------------------------------------------------------------------------- push
 
-absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span<const char>> beside,
                        v1::PushResponse* response) {
   response->set_duplicate(false);
-  const GradientBytes bytes_of(request, gradients);
+  const PushBytes bytes_of(request, beside);
   RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
+  if (request.parts() == 0) return WriteBack(request, bytes_of);
   // A lone worker's gradients are sums already, so each part is applied as it comes, floats from where they lie.
   const bool is_alone = spec_.workers == 1;
   PushPart part;
@@ -326,6 +363,11 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
+  if (const absl::Status lent = CheckLent(request); !lent.ok()) {
+    absl::MutexLock lock(&mu_);  // One that has come before has returned the rows.
+    ASSIGN_OR_RETURN(const bool is_new, IsNew(request));
+    return is_new ? lent : AcknowledgeAgain(response);
+  }
   RETURN_IF_ERROR(CheckRoom(request));
   {
     absl::MutexLock lock(&mu_);
@@ -335,8 +377,9 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
     uint64_t bytes = 0;
     for (int i = 0; i < request.tables_size(); ++i) {
       rows += request.tables(i).keys().size() / sizeof(Key);
-      bytes += request.tables(i).keys().size() + bytes_of[i].size();
+      bytes += request.tables(i).keys().size() + bytes_of.gradients(i).size();
     }
+    CountReturned(request, bytes_of);
     environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
     environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
     pushes_.Add(request, is_alone ? PushPart{} : std::exchange(part, {}));
@@ -359,6 +402,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
       Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
                                  .learning_rate_factor = request.learning_rate_factor(),
                                  .step = request.step()});
+  if (status.ok() && is_alone) status = PutRecords(request, bytes_of, request.step() + 1);
   bool is_last;
   {
     absl::MutexLock lock(&mu_);
@@ -401,6 +445,9 @@ std::vector<Job::TableUpdate> Job::UpdatesOf(const PushAccumulator::Step& step, 
 absl::Status Job::CheckRoom(const v1::PushRequest& request) {
   uint64_t bytes = 0;
   for (const v1::TableGradients& table : request.tables()) {
+    bytes += table.keys().size() / sizeof(Key) * tables_[table.table()]->spec().Layout().slot_bytes();
+  }
+  for (const v1::TableRecords& table : request.records()) {
     bytes += table.keys().size() / sizeof(Key) * tables_[table.table()]->spec().Layout().slot_bytes();
   }
   const MemoryBudget& budget = *environment_.budget;
@@ -451,6 +498,83 @@ absl::Status Job::CheckPulled(const v1::PushRequest& request) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Job::CheckLent(const v1::PushRequest& request) const {
+  const auto refusal = [&](uint32_t table, Key key, absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("job ", spec_.job_id, ": push of worker ",
+                                                   request.context().worker(), " for step ", request.step(),
+                                                   ": table \"", spec_.tables[table].name, "\": id ", key, what));
+  };
+  for (const v1::TableGradients& table : request.tables()) {
+    const std::span<const Key> keys = ViewAs<Key>(table.keys());
+    if (const std::optional<size_t> lent = lent_[table.table()].FirstLent(keys); lent.has_value()) {
+      return refusal(table.table(), keys[*lent], " is lent to the worker, which updates it and returns a record");
+    }
+  }
+  for (const v1::TableRecords& table : request.records()) {
+    const std::span<const Key> keys = ViewAs<Key>(table.keys());
+    const std::optional<size_t> other = lent_[table.table()].FirstNotLent(keys, request.step());
+    if (other.has_value()) {
+      return refusal(table.table(), keys[*other], " is returned, but was not lent (PullRequest.records)");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of, uint64_t version) {
+  std::vector<int64_t> rows;
+  for (const v1::TableRecords& table : request.records()) {
+    rows.push_back(static_cast<int64_t>(table.keys().size() / sizeof(Key)));
+  }
+  std::vector<absl::Status> results(rows.size());
+  ForEachTable(rows, [&](size_t i) {
+    if (rows[i] == 0) return;
+    const v1::TableRecords& entry = request.records(static_cast<int>(i));
+    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
+    results[i] = tables_[entry.table()]->PutRecords(keys, bytes_of.records(static_cast<int>(i)));
+    if (!results[i].ok()) return;
+    if (entry.keep()) {
+      lent_[entry.table()].Keep(keys, version);
+    } else {
+      lent_[entry.table()].TakeBack(keys);
+      environment_.metrics.lent_rows.Add(-static_cast<double>(keys.size()));
+    }
+  });
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+// Beside the readers of its step: rows that are lent, and whose copies are old, are nobody's to read. No later step is
+// applied until it has ended, so that a copy of it that comes late overwrites nothing newer.
+absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (request.step() != applied_ || changing_) return Refused("a write-back is of step ", request.step());
+    RETURN_IF_ERROR(ended_);
+    StartReading(request.step());
+  }
+  absl::Cleanup end_reading = [&] { EndReading(request.step()); };
+  RETURN_IF_ERROR(CheckLent(request));
+  RETURN_IF_ERROR(CheckRoom(request));
+  RETURN_IF_ERROR(PutRecords(request, bytes_of, request.step()));
+  CountReturned(request, bytes_of);
+  if (request.complete()) {
+    absl::MutexLock lock(&mu_);
+    all_returned_ = request.step();
+  }
+  return absl::OkStatus();
+}
+
+void Job::CountReturned(const v1::PushRequest& request, const PushBytes& bytes_of) {
+  uint64_t rows = 0;
+  uint64_t bytes = 0;
+  for (int i = 0; i < request.records_size(); ++i) {
+    rows += request.records(i).keys().size() / sizeof(Key);
+    bytes += request.records(i).keys().size() + bytes_of.records(i).size();
+  }
+  environment_.metrics.rows_returned.Add(static_cast<double>(rows));
+  environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
 }
 
 absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options) {
@@ -516,13 +640,23 @@ void Job::CountDecisions() {
 
 absl::Status Job::SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) {
   ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(environment_.checkpoint_root, request.directory()));
+  bool all_returned;
   {
     absl::MutexLock lock(&mu_);
     if (request.step() != applied_ || changing_) return Refused("a checkpoint is asked for of step ", request.step());
     RETURN_IF_ERROR(ended_);
+    all_returned = all_returned_ == request.step();
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
+  for (size_t t = 0; t < tables_.size() && !all_returned; ++t) {
+    const uint64_t older = lent_[t].CountOlder(request.step());
+    if (older == 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", spec_.job_id, ": a checkpoint is asked for of step ", request.step(), ", but ", older,
+                     " rows of table \"", spec_.tables[t].name, "\" are lent to the worker, and it has not said that ",
+                     "they have come back as of that step (PushRequest.complete)"));
+  }
   Stats();
   {
     absl::MutexLock lock(&stats_mu_);

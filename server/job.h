@@ -6,9 +6,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "server/call_memory.h"
 #include "server/job_spec.h"
 #include "server/kept_pool.h"
+#include "server/lent_rows.h"
 #include "server/metrics.h"
 #include "server/push_accumulator.h"
 #include "server/step_pulls.h"
@@ -60,7 +63,7 @@ class Job {
   void Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
             v1::PullResponse* response, Done done);
   bool CancelPull(uint64_t id);  // False: not waiting here.
-  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> beside,
                     v1::PushResponse* response);
   absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response);
 
@@ -97,8 +100,17 @@ class Job {
   void Answer(WaitingPulls* ready);
   // In a job with prefetch: that the worker's pulls are in, and that it pushes no row that nobody pulled.
   absl::Status CheckPulled(const v1::PushRequest& request);
+  // That all records are of rows that are lent, and no gradient is.
+  absl::Status CheckLent(const v1::PushRequest& request) const;
   // That the disk takes what the push may drive out of memory: once rows change, an error ends the job.
   absl::Status CheckRoom(const v1::PushRequest& request);
+  // A push that is no part of a step: rows that stay lent, as they are now.
+  absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of);
+  // Replaces rows by the push's records, which are as of `version` steps.
+  absl::Status PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of, uint64_t version);
+  // Notes rows as lent as of `step` steps, but for those at `except`.
+  absl::Status Lend(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> except, uint64_t step);
+  void CountReturned(const v1::PushRequest& request, const PushBytes& bytes_of);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
   // Whoever reads rows as of `step` says so, and says when he is through; Refused tells why he may not.
@@ -132,6 +144,8 @@ class Job {
   absl::Status open_status_;
   absl::Notification opened_;
 
+  std::deque<LentRows> lent_;  // [tables]
+
   RowGradientsPool pool_;
   KeptPool<std::vector<float>> float_buffers_;
 
@@ -148,8 +162,10 @@ class Job {
   // Calls that read rows as of applied_, and ahead as of the next step.
   std::array<uint32_t, 2> reading_ ABSL_GUARDED_BY(mu_) = {};
   double apply_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Spent on step applied_ by all calls.
-  absl::Status ended_ ABSL_GUARDED_BY(mu_);        // Why no call is served any more; OK: they are.
-  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);    // For step applied_.
+  // The worker has said that all rows that are lent have come back as of so many steps. None: it never has.
+  std::optional<uint64_t> all_returned_ ABSL_GUARDED_BY(mu_);
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);      // Why no call is served any more; OK: they are.
+  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);  // For step applied_.
   // In a job with prefetch, of the steps applied_ and applied_ + 1. Shared with calls under way.
   std::shared_ptr<StepPulls> pulls_[2] ABSL_GUARDED_BY(mu_);
   CallMemory::Hold pushed_keys_memory_ ABSL_GUARDED_BY(mu_);

@@ -18,7 +18,12 @@ struct ServerMetrics {
     rows_pulled = metrics->AddCounter("sparrow_server_rows_pulled_total", "Rows answered to pulls.");
     rows_pushed = metrics->AddCounter("sparrow_server_rows_pushed_total",
                                       "Row gradients accepted from workers, before they are summed over workers.");
-    received_bytes = metrics->AddCounter("sparrow_server_received_bytes_total", "Keys and gradients accepted.");
+    rows_returned = metrics->AddCounter("sparrow_server_rows_returned_total",
+                                        "Rows that a worker has returned or written back, as records.");
+    lent_rows = metrics->AddGauge("sparrow_server_lent_rows",
+                                  "Rows that a worker holds and updates itself; what this server has of them is old.");
+    received_bytes =
+        metrics->AddCounter("sparrow_server_received_bytes_total", "Keys, gradients and records accepted.");
     sent_bytes = metrics->AddCounter("sparrow_server_sent_bytes_total", "Rows answered.");
     saturated_values = metrics->AddCounter("sparrow_server_saturated_values_total",
                                            "Numbers of pulled rows beyond the range of the 16-bit type asked for, "
@@ -113,12 +118,12 @@ struct ServerMetrics {
     saturated_weights.Add(static_cast<double>(now.saturated_weights - before.saturated_weights));
   }
 
-  Counter rows_pulled, rows_pulled_ahead, rows_pending, rows_pushed, received_bytes, sent_bytes, saturated_values,
-      steps_applied, duplicate_parts;
+  Counter rows_pulled, rows_pulled_ahead, rows_pending, rows_pushed, rows_returned, received_bytes, sent_bytes,
+      saturated_values, steps_applied, duplicate_parts;
   Counter admitted, not_admitted, dropped_gradients, evicted_ttl, evicted_capacity;  // Once a step,
   Counter written_in_background, written_in_line, saturated_weights;                 // these too.
   Histogram apply_seconds;
-  Gauge waiting_pulls, jobs;
+  Gauge waiting_pulls, jobs, lent_rows;
   Histogram open_job_seconds, pull_seconds, push_seconds, save_tables_seconds, close_job_seconds;
   Gauge dram_rows, disk_rows, dram_bytes, disk_bytes;  // As of the last heartbeat.
   Gauge call_bytes, waiting_bytes;                     // Likewise.

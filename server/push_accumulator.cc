@@ -14,12 +14,13 @@ constexpr uint64_t kStepRowsMax = (uint64_t{1} << 31) - 1;
 uint64_t RowsOf(const v1::PushRequest& request) {
   uint64_t rows = 0;
   for (const v1::TableGradients& entry : request.tables()) rows += entry.keys().size() / sizeof(Key);
+  for (const v1::TableRecords& entry : request.records()) rows += entry.keys().size() / sizeof(Key);
   return rows;
 }
 
 }  // namespace
 
-PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients) {
+PushPart BorrowPart(const v1::PushRequest& request, const PushBytes& bytes_of) {
   PushPart part;
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& table = request.tables(i);
@@ -27,7 +28,7 @@ PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradien
     part.entries.push_back({.table = table.table(),
                             .rows = nullptr,
                             .keys = ViewAs<Key>(table.keys()),
-                            .gradients = ViewAs<float>(gradients[i])});
+                            .gradients = ViewAs<float>(bytes_of.gradients(i))});
   }
   return part;
 }
@@ -37,7 +38,7 @@ RowGradientsPool::RowGradientsPool(size_t tables, CallMemory* memory) : memory_(
 }
 
 absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v1::PushRequest& request,
-                                                    const GradientBytes& gradients) {
+                                                    const PushBytes& bytes_of) {
   PushPart part;
   uint64_t bytes = 0;
   for (const v1::TableGradients& table : request.tables()) {
@@ -65,12 +66,12 @@ absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v
     rows.keys.assign(keys.begin(), keys.end());
     const RowType type = static_cast<RowType>(table.row_type());
     if (type == RowType::kFloat32) {
-      const std::span<const float> values = ViewAs<float>(gradients[i]);
+      const std::span<const float> values = ViewAs<float>(bytes_of.gradients(i));
       rows.gradients.assign(values.begin(), values.end());
     } else {
       const uint32_t dim = spec.tables[table.table()].dim;
       rows.gradients.resize(keys.size() * dim);
-      DecodeRows(type, gradients[i].data(), keys.size(), dim, rows.gradients);
+      DecodeRows(type, bytes_of.gradients(i).data(), keys.size(), dim, rows.gradients);
     }
     entry.keys = rows.keys;
     entry.gradients = rows.gradients;
@@ -120,15 +121,20 @@ absl::StatusOr<bool> PushAccumulator::IsNew(const v1::PushRequest& request) cons
                                                      rows_ + RowsOf(request), " rows in one step, at most ",
                                                      kStepRowsMax, " are possible; use more servers"));
   }
-  for (const v1::TableGradients& table : request.tables()) {
-    if (worker.keys.empty()) break;
-    for (const Key key : ViewAs<Key>(table.keys())) {
-      if (!worker.keys.Contains(table.table(), key)) continue;
-      return absl::InvalidArgumentError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ", part ",
-                                                     request.part(), ": table \"", spec_.tables[table.table()].name,
-                                                     "\": id ", key, " is in an earlier part of this step as well"));
+  const auto check_new = [&](const auto& entries) {
+    for (const auto& table : entries) {
+      if (worker.keys.empty()) break;
+      for (const Key key : ViewAs<Key>(table.keys())) {
+        if (!worker.keys.Contains(table.table(), key)) continue;
+        return absl::InvalidArgumentError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ", part ",
+                                                       request.part(), ": table \"", spec_.tables[table.table()].name,
+                                                       "\": id ", key, " is in an earlier part of this step as well"));
+      }
     }
-  }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(check_new(request.tables()));
+  RETURN_IF_ERROR(check_new(request.records()));
   return true;
 }
 
@@ -144,6 +150,9 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
   if (!last) {  // Later parts are looked for in these.
     key_bytes_ -= worker.keys.bytes();
     for (const v1::TableGradients& table : request.tables()) {
+      worker.keys.Insert(table.table(), ViewAs<Key>(table.keys()));
+    }
+    for (const v1::TableRecords& table : request.records()) {
       worker.keys.Insert(table.table(), ViewAs<Key>(table.keys()));
     }
     key_bytes_ += worker.keys.bytes();

@@ -34,7 +34,7 @@ struct PushPart {
 };
 
 // REQUIRES: CheckPush has passed; all gradients are floats.
-PushPart BorrowPart(const v1::PushRequest& request, const GradientBytes& gradients);
+PushPart BorrowPart(const v1::PushRequest& request, const PushBytes& gradients);
 
 // Gradients of another type than FLOAT32, once they are floats: finite and at most kGradientMax. InvalidArgument names
 // worker, step, table and id.
@@ -48,8 +48,7 @@ class RowGradientsPool {
 
   // ResourceExhausted, and no copy, if it would wait for other workers and there is no memory for that. The caller
   // holds no lock. REQUIRES: CheckPush has passed.
-  absl::StatusOr<PushPart> CopyPart(const JobSpec& spec, const v1::PushRequest& request,
-                                    const GradientBytes& gradients);
+  absl::StatusOr<PushPart> CopyPart(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& gradients);
   void Return(PushPart part);
 
  private:

@@ -90,10 +90,28 @@ absl::Status CheckEntries(const Entries& entries, Check check) {
   return absl::OkStatus();
 }
 
+// A push of no step.
+absl::Status CheckWriteBack(const JobSpec& spec, const v1::PushRequest& request) {
+  if (request.tables_size() != 0) {
+    return absl::InvalidArgumentError("gradients of a write-back (parts is 0); they belong to a step");
+  }
+  for (const v1::TableRecords& entry : request.records()) {
+    if (entry.keep()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": a write-back (parts is 0) has ",
+                                                   "rows that are not kept; they are returned in a step"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPushHead(const v1::PushRequest& request) {
-  if (request.parts() == 0 || request.parts() > kPartsMax || request.part() >= request.parts()) {
+  const bool write_back =
+      request.parts() == 0 && request.part() == 0 && request.records_size() + request.complete() > 0;
+  if (!write_back && (request.parts() == 0 || request.parts() > kPartsMax || request.part() >= request.parts())) {
     return absl::InvalidArgumentError(absl::StrCat("part ", request.part(), " of ", request.parts(),
                                                    "; expected part 0 to parts-1 of 1 to ", kPartsMax));
+  }
+  if (request.complete() && !write_back) {
+    return absl::InvalidArgumentError("complete is set in a part of a step; only a write-back (parts is 0) may say so");
   }
   if (request.samples() > kSamplesMax) {
     return absl::InvalidArgumentError(absl::StrCat(request.samples(), " samples are more than ", kSamplesMax));
@@ -111,13 +129,57 @@ absl::Status CheckRowType(v1::RowType type) {
                                                  " is none that this server knows (0 to ", v1::RowType_MAX, ")"));
 }
 
-absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients) {
+// Whether the worker may hold the table's rows: that nobody but it changes them, or forgets them.
+absl::Status CheckLends(const JobSpec& spec, uint32_t table) {
+  const TableSpec& of = spec.tables[table];
+  const char* const why = spec.workers != 1                 ? "a job with several workers"
+                          : of.storage != RowType::kFloat32 ? "a table that does not store FLOAT32"
+                          : of.admission.enabled()          ? "a table with admission"
+                          : of.eviction.enabled()           ? "a table with eviction"
+                                                            : nullptr;
+  if (why == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(TableName(spec, table), ": rows of ", why, " cannot be lent"));
+}
+
+absl::Status CheckRecords(const TableSpec& table, std::span<const Key> keys, std::span<const float> floats) {
+  const RowLayout layout = table.Layout();
+  const uint64_t stride = layout.record_bytes() / sizeof(float);
+  const uint64_t numbers = layout.metadata_offset() / sizeof(float);
+  for (size_t row = 0; row < keys.size(); ++row) {
+    const float* const record = floats.data() + row * stride;
+    // 0 unless one is infinite or NaN: a sum that compilers make of vectors.
+    float sum = 0;
+    for (uint64_t i = 0; i < numbers; ++i) sum += record[i] * 0.0f;
+    if (sum == 0) continue;
+    uint64_t i = 0;
+    while (std::isfinite(record[i])) ++i;
+    return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": id ", keys[row], ": number ", i,
+                                                   " of its record is ", record[i], "; all must be finite"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRecordSizes(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
+  for (int i = 0; i < request.records_size(); ++i) {
+    const v1::TableRecords& entry = request.records(i);
+    RETURN_IF_ERROR(CheckLends(spec, entry.table()));
+    const uint64_t rows = entry.keys().size() / sizeof(Key);
+    const uint64_t row_bytes = spec.tables[entry.table()].Layout().record_bytes();
+    const uint64_t size = bytes.records(i).size();
+    if (size / row_bytes == rows && size % row_bytes == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": ", size, " bytes of records for ",
+                                                   rows, " keys, expected ", row_bytes, " bytes for each"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& gradients) {
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& entry = request.tables(i);
     RETURN_IF_ERROR(Annotate(CheckRowType(entry.row_type()), TableName(spec, entry.table())));
     const uint64_t rows = entry.keys().size() / sizeof(Key);
     const uint64_t row_bytes = RowWireBytes(static_cast<RowType>(entry.row_type()), spec.tables[entry.table()].dim);
-    const uint64_t bytes = gradients[i].size();
+    const uint64_t bytes = gradients.gradients(i).size();
     if (bytes / row_bytes != rows || bytes % row_bytes != 0) {
       return absl::InvalidArgumentError(absl::StrCat(TableName(spec, entry.table()), ": ", bytes,
                                                      " bytes of gradients for ", rows, " keys, expected ", row_bytes,
@@ -131,22 +193,37 @@ absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& requ
   return absl::OkStatus();
 }
 
-absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients) {
+absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
   RETURN_IF_ERROR(CheckPushHead(request));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
-  RETURN_IF_ERROR(CheckGradientSizes(spec, request, gradients));
-  return CheckEntries(request.tables(), [&](int i) {
+  RETURN_IF_ERROR(CheckTableIndexes(spec, request.records()));
+  if (request.parts() == 0) RETURN_IF_ERROR(CheckWriteBack(spec, request));
+  RETURN_IF_ERROR(CheckGradientSizes(spec, request, bytes));
+  RETURN_IF_ERROR(CheckRecordSizes(spec, request, bytes));
+  RETURN_IF_ERROR(CheckEntries(request.tables(), [&](int i) {
     const v1::TableGradients& entry = request.tables(i);
     const std::span<const Key> keys = ViewAs<Key>(entry.keys());
     RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
     if (entry.row_type() != v1::FLOAT32) return absl::OkStatus();
-    return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(gradients[i]), 1);
+    return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(bytes.gradients(i)), 1);
+  }));
+  return CheckEntries(request.records(), [&](int i) {
+    const v1::TableRecords& entry = request.records(i);
+    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
+    RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
+    return CheckRecords(spec.tables[entry.table()], keys, ViewAs<float>(bytes.records(i)));
   });
 }
 
 absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
   RETURN_IF_ERROR(CheckRowType(request.row_type()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
+  if (request.records()) {
+    if (!request.create() || request.row_type() != v1::FLOAT32) {
+      return absl::InvalidArgumentError("records are for training (create) and of FLOAT32, nothing else");
+    }
+    for (const v1::TableKeys& entry : request.tables()) RETURN_IF_ERROR(CheckLends(spec, entry.table()));
+  }
   const uint64_t bytes = PullResponseBytes(spec, request);
   if (bytes > message_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("the answer would take ", bytes, " bytes, a message is at most ",
@@ -181,8 +258,13 @@ absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint
                          request.step());
 }
 
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients) {
-  return CheckStepPrefix(CheckPushBody(spec, request, gradients), "push", request.context().worker(), request.step());
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
+  return CheckStepPrefix(CheckPushBody(spec, request, bytes), "push", request.context().worker(), request.step());
+}
+
+uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request) {
+  if (request.records()) return table.Layout().record_bytes();
+  return RowWireBytes(static_cast<RowType>(request.row_type()), table.dim);
 }
 
 uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request) {
@@ -193,8 +275,7 @@ uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request) 
   uint64_t total = varint(request.step());
   for (const v1::TableKeys& entry : request.tables()) {
     const uint32_t dim = spec.tables[entry.table()].dim;
-    const uint64_t rows =
-        entry.keys().size() / sizeof(Key) * RowWireBytes(static_cast<RowType>(request.row_type()), dim);
+    const uint64_t rows = entry.keys().size() / sizeof(Key) * PulledRowBytes(spec.tables[entry.table()], request);
     const uint64_t pending = request.ahead() ? entry.keys().size() / sizeof(Key) * sizeof(uint32_t) : 0;  // At most.
     const uint64_t message = varint(entry.table()) + varint(dim) + varint(rows) + rows +
                              varint(static_cast<uint64_t>(request.row_type())) + varint(pending) + pending;

@@ -22,20 +22,25 @@ inline constexpr uint64_t kSamplesMax = uint64_t{1} << 32;  // Of one worker in 
 // rank.
 absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context);
 
-// Tables known and named once; keys whole, unique, of this server, within bounds; the row type known; the answer,
-// `message_bytes_max` bytes at most, encoded. InvalidArgument, or OutOfRange for an id outside a bounded table.
+// Tables known and named once; keys whole, unique, of this server, within bounds; the row type known; rows that are
+// lent of a job and tables that may lend; the answer, `message_bytes_max` bytes at most, encoded. InvalidArgument, or
+// OutOfRange for an id outside a bounded table.
 absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max);
 
-// Where the gradients of a push lie: in the request, or beside it. A view.
-class GradientBytes {
+// Where the gradients and records of a push lie: in the request, or beside it. A view.
+class PushBytes {
  public:
-  // `beside` is empty or has request.tables_size() entries.
-  GradientBytes(const v1::PushRequest& request, std::span<const std::span<const char>> beside)
+  // `beside` is empty or has an entry for each of request.tables, and then for each of request.records.
+  PushBytes(const v1::PushRequest& request, std::span<const std::span<const char>> beside)
       : request_(request), beside_(beside) {}
 
-  std::span<const char> operator[](int table) const {
-    if (!beside_.empty()) return beside_[static_cast<size_t>(table)];
-    return {request_.tables(table).gradients().data(), request_.tables(table).gradients().size()};
+  std::span<const char> gradients(int entry) const {
+    if (!beside_.empty()) return beside_[static_cast<size_t>(entry)];
+    return {request_.tables(entry).gradients().data(), request_.tables(entry).gradients().size()};
+  }
+  std::span<const char> records(int entry) const {
+    if (!beside_.empty()) return beside_[static_cast<size_t>(request_.tables_size() + entry)];
+    return {request_.records(entry).records().data(), request_.records(entry).records().size()};
   }
   bool all_floats() const {
     for (const v1::TableGradients& table : request_.tables()) {
@@ -50,8 +55,12 @@ class GradientBytes {
 };
 
 // The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
-// (embedding/apply.h; others are looked at once they are floats); part, samples and factor sensible.
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients);
+// (embedding/apply.h; others are looked at once they are floats); a whole record for each, all floats finite; part,
+// samples and factor sensible; in a write-back nothing but records to keep.
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes);
+
+// Of one row in the answer to a pull.
+uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request);
 
 // The bytes that a pull's answer takes when encoded.
 uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request);

@@ -84,11 +84,11 @@ class LocalShard final : public Shard {
     }
   }
 
-  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+  absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> beside,
                     v1::PushResponse* response) override {
     return Timed(metrics_.push_seconds, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request.context()));
-      return job->Push(request, gradients, response);
+      return job->Push(request, beside, response);
     });
   }
   absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) override {

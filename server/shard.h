@@ -52,7 +52,7 @@ class Shard {
   // Calls done exactly once: at once, or later on the thread that applies the awaited step. request, response and rows
   // live until then. The returned id can be given to CancelPull. If `rows` is not empty, the rows of request->tables(i)
   // are written to rows[i] instead of the response. REQUIRES: rows is empty, or has request->tables_size() entries of n
-  // * dim floats, and the request is for FLOAT32.
+  // * dim floats (of records: as many as n of them have bytes, over 4), and the request is for FLOAT32.
   virtual uint64_t Pull(const v1::PullRequest* request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response, Done done) = 0;
   uint64_t Pull(const v1::PullRequest* request, v1::PullResponse* response, Done done) {
@@ -62,10 +62,10 @@ class Shard {
   virtual void CancelPull(uint64_t id) = 0;
   // Returns once the step is applied if this was its last part. request and gradients may go then. A push for a later
   // step than the one to be applied next is refused: a worker pulls, if only no keys, before it pushes. An error in
-  // applying a step ends the job, and is the answer to all its later calls. If `gradients` is not empty, those of
-  // request.tables(i) are gradients[i], as bytes, instead of the request's own. REQUIRES: gradients is empty or has
-  // request.tables_size() entries, those of FLOAT32 aligned as floats.
-  virtual absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> gradients,
+  // applying a step ends the job, and is the answer to all its later calls. If `beside` is not empty, it has the
+  // gradients of each of request.tables and then the records of each of request.records, as bytes, instead of the
+  // request's own. REQUIRES: those of FLOAT32 and records are aligned as floats.
+  virtual absl::Status Push(const v1::PushRequest& request, std::span<const std::span<const char>> beside,
                             v1::PushResponse* response) = 0;
   absl::Status Push(const v1::PushRequest& request, v1::PushResponse* response) { return Push(request, {}, response); }
   virtual absl::Status SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) = 0;

@@ -54,7 +54,7 @@ class GrpcTransport final : public PsTransport {
       grpc::ByteBuffer copy(answer);
       return FromGrpcStatus(grpc::SerializationTraits<v1::PushResponse>::Deserialize(&copy, response));
     };
-    call->request = EncodePushRequest(request->message, request->gradients, call);
+    call->request = EncodePushRequest(request->message, request->beside, call);
     Send(kPushMethod, call);
   }
   void OpenJob(const v1::OpenJobRequest* request, v1::OpenJobResponse* response, absl::Duration timeout,

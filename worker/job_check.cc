@@ -146,6 +146,30 @@ absl::Status CheckModel(const v1::Job& job, uint32_t dense_columns) {
   return Bad("model is not set; give model { dlrm { ... } } or model { dcnv2 { ... } }");
 }
 
+// Rows that a worker holds are nobody else's to change or to forget, and travel as they are stored.
+absl::Status CheckHotRows(const v1::Job& job) {
+  const v1::TrainConfig& train = job.train();
+  if (train.hot_rows().budget_case() == v1::HotRows::BUDGET_NOT_SET) {
+    return Bad("train.hot_rows is empty; give hot_rows { rows: N } or { bytes: N }, or leave it out");
+  }
+  for (const auto& [field, type] : {std::pair("pull_type", train.pull_type()), {"push_type", train.push_type()}}) {
+    if (type == v1::FLOAT32) continue;
+    return Bad("train.", field, " is ", v1::RowType_Name(type), ", but with train.hot_rows rows travel whole; leave ",
+               field, " or hot_rows out");
+  }
+  for (int t = 0; t < job.tables_size(); ++t) {
+    const v1::TableConfig& table = job.tables(t);
+    const char* const what = table.has_admission()            ? "admission"
+                             : table.has_eviction()           ? "eviction"
+                             : table.storage() != v1::FLOAT32 ? "a storage of 16 bits"
+                                                              : nullptr;
+    if (what == nullptr) continue;
+    return Bad("tables[", t, "] (\"", table.name(), "\") has ", what,
+               ", but train.hot_rows is for tables without; leave either out");
+  }
+  return job.cluster().workers() > 1 ? CheckHotRowWorkers(job.cluster().workers()) : absl::OkStatus();
+}
+
 absl::Status CheckTrain(const v1::Job& job) {
   const v1::TrainConfig& train = job.train();
   if (train.batch_size() == 0 || train.batch_size() > kBatchRowsMax) {
@@ -163,6 +187,7 @@ absl::Status CheckTrain(const v1::Job& job) {
   if (!train.has_optimizer()) {
     return Bad("train.optimizer is not set; give train { optimizer { learning_rate: 0.1 sgd {} } } or another");
   }
+  if (train.has_hot_rows()) RETURN_IF_ERROR(CheckHotRows(job));
   const auto optimizer = MakeDenseOptimizer(train.optimizer(), 1);
   if (!optimizer.ok()) return Annotate(optimizer.status(), "train.optimizer");
   return Annotate(CheckSchedule(train.schedule()), "train.schedule");
@@ -199,6 +224,12 @@ absl::Status CheckCluster(const v1::ClusterConfig& cluster) {
 }
 
 }  // namespace
+
+absl::Status CheckHotRowWorkers(uint32_t workers) {
+  if (workers == 1) return absl::OkStatus();
+  return Bad("train.hot_rows is set, but the job has ", workers,
+             " workers, and rows are held by one alone; set cluster.workers to 1, or leave hot_rows out");
+}
 
 absl::Status ValidateJobForReading(const v1::Job& job) {
   RETURN_IF_ERROR(CheckName("name", job.name()));

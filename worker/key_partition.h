@@ -17,7 +17,8 @@ namespace sparrow {
 // A table, as far as messages are concerned.
 struct TableShape {
   uint32_t dim = 0;
-  bool evicts = false;  // Any of its rows may be forgotten at the end of the step before: all its keys are late.
+  bool evicts = false;         // Any of its rows may be forgotten at the end of the step before: all its keys are late.
+  uint32_t record_floats = 0;  // Of a whole record (embedding/row_layout.h), its bytes over 4; where those travel.
 };
 
 // Reusable: keeps its memory from step to step. Not thread-safe.

@@ -51,7 +51,21 @@ struct WorkerMetrics {
             metrics->AddCounter("sparrow_worker_rows_pushed_total", "Unique row gradients sent to parameter servers.")),
         pull_bytes(metrics->AddCounter("sparrow_worker_pull_bytes_total", "Bytes of keys and rows of all pulls.")),
         push_bytes(
-            metrics->AddCounter("sparrow_worker_push_bytes_total", "Bytes of keys and gradients of all pushes.")),
+            metrics->AddCounter("sparrow_worker_push_bytes_total", "Bytes of keys, gradients and rows of all pushes.")),
+        hot_row_hits(
+            metrics->AddCounter("sparrow_worker_hot_row_hits_total",
+                                "Unique rows of batches that this worker held itself when it looked them up.")),
+        hot_row_misses(metrics->AddCounter(
+            "sparrow_worker_hot_row_misses_total",
+            "Unique rows of batches that servers lent for it; a rise beside hits means that train.hot_rows is small.")),
+        hot_row_evictions(metrics->AddCounter("sparrow_worker_hot_row_evictions_total",
+                                              "Rows that this worker no longer holds because others needed the room.")),
+        hot_rows_returned(metrics->AddCounter(
+            "sparrow_worker_hot_rows_returned_total",
+            "Rows sent back to servers with their optimizer state: evicted, without room, or for an evaluation or a "
+            "checkpoint.")),
+        hot_row_bytes(metrics->AddGauge("sparrow_worker_hot_row_bytes",
+                                        "Bytes of the rows that this worker holds from step to step.")),
         saturated_gradients(
             metrics->AddCounter("sparrow_worker_saturated_gradients_total",
                                 "Numbers of row gradients beyond the range of train.push_type, sent as its largest; a "
@@ -87,6 +101,11 @@ struct WorkerMetrics {
   Counter rows_pushed;
   Counter pull_bytes;
   Counter push_bytes;
+  Counter hot_row_hits;
+  Counter hot_row_misses;
+  Counter hot_row_evictions;
+  Counter hot_rows_returned;
+  Gauge hot_row_bytes;
   Counter saturated_gradients;
   GaugeOnceSet eval_auc;
   GaugeOnceSet eval_logloss;

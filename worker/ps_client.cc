@@ -40,10 +40,18 @@ uint32_t PendingOf(const std::string& pending, uint64_t i) {
   return position;
 }
 
+std::vector<TableShape> RecordShapes(std::vector<TableShape> tables) {
+  for (TableShape& table : tables) table.dim = table.record_floats;
+  return tables;
+}
+
 }  // namespace
 
 PsClient::PsClient(const PsClientOptions& options, ShardAssignment shards, std::vector<PsServer> servers)
-    : options_(options), shards_(std::move(shards)), servers_(std::move(servers)) {
+    : options_(options),
+      record_shapes_(RecordShapes(options.tables)),
+      shards_(std::move(shards)),
+      servers_(std::move(servers)) {
   CHECK_EQ(servers_.size(), shards_.servers());
   uint64_t liked = kChunkBytesMax;
   for (const PsServer& server : servers_) liked = std::min(liked, server.transport->ChunkBytes());
@@ -111,6 +119,11 @@ void PsClient::Partition(std::span<const std::span<const Key>> keys, const KeyFi
   partition->Build(keys, options_.tables, shards_, chunk_bytes_, before);
 }
 
+void PsClient::PartitionRecords(std::span<const std::span<const Key>> keys, const KeyFilter* before,
+                                KeyPartition* partition) const {
+  partition->Build(keys, record_shapes_, shards_, chunk_bytes_, before);
+}
+
 void PsClient::Cancel() {
   for (PsServer& server : servers_) server.transport->Cancel();
 }
@@ -124,7 +137,16 @@ void PsPull::SetHead(v1::PullRequest* request) const {
   *request->mutable_context() = client_->options_.context;
   request->set_step(ask_.step);
   request->set_create(ask_.create);
-  request->set_row_type(static_cast<v1::RowType>(client_->options_.pull_type));
+  request->set_row_type(ask_.records ? v1::FLOAT32 : static_cast<v1::RowType>(client_->options_.pull_type));
+  request->set_records(ask_.records);
+}
+
+uint32_t PsPull::Width(uint32_t table) const {
+  return ask_.records ? client_->options_.tables[table].record_floats : client_->options_.tables[table].dim;
+}
+
+uint64_t PsPull::WireBytes(uint32_t table) const {
+  return RowWireBytes(ask_.records ? RowType::kFloat32 : client_->options_.pull_type, Width(table));
 }
 
 void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows) {
@@ -146,12 +168,11 @@ void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<cons
     pull->rows.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
       const KeyPartition::Piece& piece = cut.pieces[p];
-      const uint32_t dim = client_->options_.tables[piece.table].dim;
       v1::TableKeys* keys = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
       keys->set_table(piece.table);
       SetKeys(KeysOf(*partition, piece), keys->mutable_keys());
-      pull->rows.push_back(RowsOf(rows[piece.table], piece, dim));
-      bytes_ += keys->keys().size() + (piece.end - piece.begin) * RowWireBytes(client_->options_.pull_type, dim);
+      pull->rows.push_back(RowsOf(rows[piece.table], piece, Width(piece.table)));
+      bytes_ += keys->keys().size() + (piece.end - piece.begin) * WireBytes(piece.table);
     }
   }
   calls_.Start({client_->options_.pull_timeout, client_->options_.unavailable_timeout},
@@ -240,7 +261,6 @@ void PsPull::StartAgain() {
     for (int t = 0; t < first.message.tables_size(); ++t) {
       const std::string& pending = calls_.response(first_[c]).tables(t).pending();
       const uint32_t table = first.message.tables(t).table();
-      const uint32_t dim = client_->options_.tables[table].dim;
       const uint64_t n = pending.size() / sizeof(uint32_t);
       v1::TableKeys* keys = request->add_tables();
       keys->set_table(table);
@@ -248,9 +268,9 @@ void PsPull::StartAgain() {
         keys->mutable_keys()->append(first.message.tables(t).keys(), PendingOf(pending, i) * sizeof(Key), sizeof(Key));
       }
       if (buffers == pending_rows_.size()) pending_rows_.emplace_back();
-      pending_rows_[buffers].resize(n * dim);
+      pending_rows_[buffers].resize(n * Width(table));
       pull->rows.push_back(pending_rows_[buffers++]);
-      bytes_ += n * (sizeof(Key) + RowWireBytes(client_->options_.pull_type, dim));
+      bytes_ += n * (sizeof(Key) + WireBytes(table));
     }
   }
   again_.Start({client_->options_.pull_timeout, client_->options_.unavailable_timeout},
@@ -264,11 +284,11 @@ absl::Status PsPull::FinishAgain() {
     RETURN_IF_ERROR(CheckAnswer(again_, c));
     for (int t = 0; t < again_.response(c).tables_size(); ++t) {
       const std::string& pending = calls_.response(first_[c]).tables(t).pending();
-      const uint32_t dim = client_->options_.tables[again_.response(c).tables(t).table()].dim;
+      const uint32_t width = Width(again_.response(c).tables(t).table());
       const std::span<float> from = again_.request(c)->rows[static_cast<size_t>(t)];
       const std::span<float> to = calls_.request(first_[c])->rows[static_cast<size_t>(t)];
       for (uint64_t i = 0; i * sizeof(uint32_t) < pending.size(); ++i) {
-        std::copy_n(from.data() + i * dim, dim, to.data() + size_t{PendingOf(pending, i)} * dim);
+        std::copy_n(from.data() + i * width, width, to.data() + size_t{PendingOf(pending, i)} * width);
       }
     }
   }
@@ -295,7 +315,9 @@ void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<co
     request->set_samples(step.samples);
     request->set_learning_rate_factor(step.learning_rate_factor);
     ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
-    push->gradients.clear();
+    request->clear_records();
+    request->set_complete(false);
+    push->beside.clear();
     for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
       const KeyPartition::Piece& piece = cut.pieces[p];
       const uint32_t dim = client_->options_.tables[piece.table].dim;
@@ -305,17 +327,83 @@ void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<co
       table->set_row_type(static_cast<v1::RowType>(type));
       SetKeys(KeysOf(partition, piece), table->mutable_keys());
       if (type == RowType::kFloat32) {
-        push->gradients.emplace_back(reinterpret_cast<const char*>(rows.data()), rows.size_bytes());
+        push->beside.emplace_back(reinterpret_cast<const char*>(rows.data()), rows.size_bytes());
       } else {
         encoded_[p].resize((piece.end - piece.begin) * RowWireBytes(type, dim));
         EncodeRows(type, rows, dim, encoded_[p].data(), &saturated_);
-        push->gradients.emplace_back(encoded_[p]);
+        push->beside.emplace_back(encoded_[p]);
       }
-      bytes_ += table->keys().size() + push->gradients.back().size();
+      bytes_ += table->keys().size() + push->beside.back().size();
     }
   }
-  calls_.Start({client_->options_.push_timeout, client_->options_.unavailable_timeout},
-               [&](size_t c) { return cut.chunks[c].server; });
+  Send([&](size_t c) { return cut.chunks[c].server; });
+}
+
+template <typename ServerOf>
+void PsPush::Send(const ServerOf& server_of) {
+  calls_.Start({client_->options_.push_timeout, client_->options_.unavailable_timeout}, server_of);
+}
+
+void PsPush::StartReturn(const Step& step, const KeyPartition& partition,
+                         std::span<const std::span<const char>> records) {
+  StartRecords(step, /*keep=*/false, partition, records);
+}
+
+void PsPush::StartWriteBack(uint64_t step, const KeyPartition& partition,
+                            std::span<const std::span<const char>> records) {
+  StartRecords({.step = step}, /*keep=*/true, partition, records);
+}
+
+void PsPush::StartRecords(const Step& step, bool keep, const KeyPartition& partition,
+                          std::span<const std::span<const char>> records) {
+  const KeyPartition::Cut& cut = partition.pushes();
+  // Of a step every server gets a part, if only an empty one; of a write-back those with rows.
+  std::vector<KeyPartition::Chunk> chunks = cut.chunks;
+  if (keep) std::erase_if(chunks, [](const KeyPartition::Chunk& c) { return c.piece_begin == c.piece_end; });
+  calls_.Resize(chunks.size());
+  bytes_ = 0;
+  saturated_ = 0;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const KeyPartition::Chunk& chunk = chunks[c];
+    RowPush* push = calls_.request(c);
+    v1::PushRequest* request = &push->message;
+    *request->mutable_context() = client_->options_.context;
+    request->set_step(step.step);
+    request->set_part(keep ? 0 : chunk.part);
+    request->set_parts(keep ? 0 : chunk.parts);
+    request->set_samples(step.samples);
+    request->set_learning_rate_factor(step.learning_rate_factor);
+    request->clear_tables();
+    ResizeEntries(request->mutable_records(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
+    request->set_complete(false);
+    push->beside.clear();
+    for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
+      const KeyPartition::Piece& piece = cut.pieces[p];
+      const uint32_t record_bytes = client_->record_shapes_[piece.table].dim * uint32_t{sizeof(float)};
+      v1::TableRecords* table = request->mutable_records(static_cast<int>(p - chunk.piece_begin));
+      table->set_table(piece.table);
+      table->set_keep(keep);
+      SetKeys(KeysOf(partition, piece), table->mutable_keys());
+      push->beside.push_back(RowsOf(records[piece.table], piece, record_bytes));
+      bytes_ += table->keys().size() + push->beside.back().size();
+    }
+  }
+  Send([&](size_t c) { return chunks[c].server; });
+}
+
+void PsPush::StartComplete(uint64_t step) {
+  calls_.Resize(client_->servers_.size());
+  bytes_ = 0;
+  saturated_ = 0;
+  for (size_t s = 0; s < client_->servers_.size(); ++s) {
+    RowPush* push = calls_.request(s);
+    push->message.Clear();
+    *push->message.mutable_context() = client_->options_.context;
+    push->message.set_step(step);
+    push->message.set_complete(true);
+    push->beside.clear();
+  }
+  Send([](size_t s) { return static_cast<uint32_t>(s); });
 }
 
 absl::Status PsPush::Finish() { return calls_.Await(); }

@@ -66,6 +66,9 @@ class PsClient {
 
   // Cuts the unique keys of a step (a span for each table) into messages; see KeyPartition::Build. Thread-safe.
   void Partition(std::span<const std::span<const Key>> keys, const KeyFilter* before, KeyPartition* partition) const;
+  // The same for messages that carry whole records.
+  void PartitionRecords(std::span<const std::span<const Key>> keys, const KeyFilter* before,
+                        KeyPartition* partition) const;
 
   // Ends every call in flight with Cancelled, and every later one. Thread-safe.
   void Cancel();
@@ -78,6 +81,7 @@ class PsClient {
   friend class PsPush;
 
   const PsClientOptions options_;
+  const std::vector<TableShape> record_shapes_;  // options_.tables, with a record for a row.
   const ShardAssignment shards_;
   std::vector<PsServer> servers_;
   KeyPartition::ChunkBytes chunk_bytes_;
@@ -89,14 +93,15 @@ class PsPull {
   explicit PsPull(PsClient* client);
 
   struct Ask {
-    uint64_t step = 0;    // Rows as they are after this many steps.
-    bool create = false;  // Absent rows come to be; else this is a look (evaluation).
-    bool ahead = false;   // Rows that are not late may be answered before step-1 is applied (PullRequest.ahead).
+    uint64_t step = 0;     // Rows as they are after this many steps.
+    bool create = false;   // Absent rows come to be; else this is a look (evaluation).
+    bool ahead = false;    // Rows that are not late may be answered before step-1 is applied (PullRequest.ahead).
+    bool records = false;  // Whole records, which the servers lend (PullRequest.records).
   };
   // Asks for the rows; row i of table t, that of keys(t)[i], is written to rows[t][i * dim ...] as answers come. A
   // server without a key is asked for none, so that after Finish all of them have applied `step` steps and will take a
   // push of step `step`. `partition` and `rows` stay as they are until Finish. REQUIRES: rows[t].size() ==
-  // keys(t).size() * dim.
+  // keys(t).size() * dim; of records, * record_floats, and the partition is one of records.
   void Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows /*[tables]*/);
   // Asks again for the rows that answers ahead left out, if all of those have come; else Finish does. Never waits.
   void AskForPending();
@@ -109,6 +114,9 @@ class PsPull {
   using Calls = CallSet<RowPull, v1::PullResponse>;
 
   void SetHead(v1::PullRequest* request) const;
+  // Floats that a row of the table takes in memory; bytes that it takes on its way.
+  uint32_t Width(uint32_t table) const;
+  uint64_t WireBytes(uint32_t table) const;
   absl::Status CheckAnswer(const Calls& calls, size_t call) const;
   void StartAgain();
   absl::Status FinishAgain();
@@ -139,16 +147,29 @@ class PsPush {
   // gets an empty part. `gradients` stay as they are until Finish: float32 ones are sent from where they lie.
   // REQUIRES: gradients[t].size() == keys(t).size() * dim.
   void Start(const Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients);
-  // Waits until every server has taken its parts. REQUIRES: Start.
+  // Returns rows that were lent instead, as they are after the step: records[t] of keys(t), sent from where they lie.
+  // REQUIRES: records[t].size() == keys(t).size() * record_floats * 4, aligned as floats; a partition of records.
+  void StartReturn(const Step& step, const KeyPartition& partition, std::span<const std::span<const char>> records);
+  // Writes rows back that stay with the worker, as they are after `step` steps, which all servers have applied.
+  // REQUIRES: as StartReturn.
+  void StartWriteBack(uint64_t step, const KeyPartition& partition, std::span<const std::span<const char>> records);
+  // Says that every row that is lent has been written back as it is after `step` steps.
+  void StartComplete(uint64_t step);
+  // Waits until every server has taken its parts. REQUIRES: Start, of any kind.
   absl::Status Finish();
 
   // Of the last push:
-  uint64_t bytes() const { return bytes_; }  // keys and gradients,
+  uint64_t bytes() const { return bytes_; }  // keys and gradients or records,
   uint64_t saturated() const {
     return saturated_;
   }  // gradients beyond the range of push_type, sent as its largest value.
 
  private:
+  void StartRecords(const Step& step, bool keep, const KeyPartition& partition,
+                    std::span<const std::span<const char>> records);
+  template <typename ServerOf>
+  void Send(const ServerOf& server_of);
+
   PsClient* const client_;
   uint64_t bytes_ = 0;
   uint64_t saturated_ = 0;

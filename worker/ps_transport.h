@@ -20,13 +20,16 @@ namespace sparrow {
 // A pull, and where its rows go.
 struct RowPull {
   v1::PullRequest message;
-  std::vector<std::span<float>> rows;  // [message.tables], each [n, dim]: of the keys of that entry, in their order.
+  // [message.tables], each [n, dim]: of the keys of that entry, in their order. Of records, [n, record_bytes / 4].
+  std::vector<std::span<float>> rows;
 };
 
-// A push whose gradients lie beside its message.
+// A push whose gradients and records lie beside its message.
 struct RowPush {
-  v1::PushRequest message;                       // Its `gradients` are empty.
-  std::vector<std::span<const char>> gradients;  // [message.tables]: bytes of its row_type; of FLOAT32, floats.
+  v1::PushRequest message;  // Its `gradients` and `records` are empty.
+  // [message.tables, message.records]: bytes of the table's row_type, and records; those of FLOAT32 and records aligned
+  // as floats.
+  std::vector<std::span<const char>> beside;
 };
 
 // Thread-safe. `done` is called exactly once, on any thread, possibly before the call returns; request and response,

@@ -31,11 +31,11 @@ class TrainLoop::Stopwatch {
   std::array<double, kStepParts> seconds_{};
 };
 
-TrainLoop::TrainLoop(const Parts& parts) : parts_(parts), pull_(parts.client), push_(parts.client) {}
+TrainLoop::TrainLoop(const Parts& parts, std::unique_ptr<StepRows> rows) : parts_(parts), rows_(std::move(rows)) {}
 
 absl::Status TrainLoop::Start() {
   RETURN_IF_ERROR(FetchNext());
-  PullNext();
+  if (next_ != nullptr) rows_->StartPull(next_.get());
   return absl::OkStatus();
 }
 
@@ -45,16 +45,15 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   const double factor = LearningRateFactor(parts_.config->schedule(), batch.step);
   Stopwatch watch;
 
-  RETURN_IF_ERROR(pull_.Finish());
+  RETURN_IF_ERROR(rows_->FinishPull(now.get()));
   watch.Mark(StepPart::kWait);
-  const double pulled_bytes = static_cast<double>(pull_.bytes());
   // All servers have applied the step before: the rows of the next one that this one does not touch may come while it
   // computes. A batch that is not ready is not waited for.
   bool asked = false;
   const auto ask_for_next = [&]() -> absl::Status {
     RETURN_IF_ERROR(FetchNext());
     watch.Mark(StepPart::kLoad);
-    PullNext();
+    if (next_ != nullptr) rows_->StartPull(next_.get());
     watch.Mark(StepPart::kPull);
     asked = true;
     return absl::OkStatus();
@@ -73,9 +72,8 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
 
   // Under way while the dense part is reduced and updated, as is the next batch's pull: the servers answer what is left
   // of it once every worker's push is in.
-  if (asked && next_ != nullptr) pull_.AskForPending();
-  push_.Start({.step = batch.step, .samples = batch.rows, .learning_rate_factor = factor}, now->partition,
-              result_of_batch.row_gradients);
+  if (asked && next_ != nullptr) rows_->AskForPending();
+  RETURN_IF_ERROR(rows_->StartPush(*now, result_of_batch.row_gradients, factor));
   watch.Mark(StepPart::kPush);
   if (!asked) RETURN_IF_ERROR(ask_for_next());
 
@@ -84,8 +82,9 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   if (sums.samples > 0) RETURN_IF_ERROR(parts_.trainer->UpdateDense(sums.samples, factor));
   watch.Mark(StepPart::kOptimizer);
 
-  RETURN_IF_ERROR(push_.Finish());
+  RETURN_IF_ERROR(rows_->FinishPush());
   watch.Mark(StepPart::kWait);
+  steps_ = batch.step + 1;
 
   const StepResult result = {.step = batch.step,
                              .samples = sums.samples,
@@ -103,11 +102,6 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   metrics.samples.Add(batch.rows);
   metrics.rows_read.Add(static_cast<double>(batch.rows_read));
   metrics.rows_skipped.Add(static_cast<double>(batch.rows_read - batch.rows));
-  metrics.rows_pulled.Add(static_cast<double>(now->partition.rows()));
-  metrics.rows_pushed.Add(static_cast<double>(now->partition.rows()));
-  metrics.pull_bytes.Add(pulled_bytes);
-  metrics.push_bytes.Add(static_cast<double>(push_.bytes()));
-  metrics.saturated_gradients.Add(static_cast<double>(push_.saturated()));
   if (sums.samples > 0) metrics.loss.Set(sums.loss / static_cast<double>(sums.samples));
   parts_.prefetcher->Recycle(std::move(now));
   return result;
@@ -119,10 +113,9 @@ absl::Status TrainLoop::FetchNext() {
   return absl::OkStatus();
 }
 
-void TrainLoop::PullNext() {
-  if (next_ == nullptr) return;
-  pull_.Start({.step = next_->batch.step, .create = true, .ahead = parts_.config->prefetch()}, &next_->partition,
-              next_->rows);
+absl::Status TrainLoop::WriteBack() {
+  if (steps_ == 0) return absl::OkStatus();
+  return rows_->WriteBack(steps_);
 }
 
 }  // namespace sparrow

@@ -13,7 +13,7 @@
 #include "worker/batch_trainer.h"
 #include "worker/metrics.h"
 #include "worker/prefetcher.h"
-#include "worker/ps_client.h"
+#include "worker/step_rows.h"
 
 namespace sparrow {
 
@@ -24,13 +24,12 @@ class TrainLoop {
   struct Parts {
     const v1::TrainConfig* config;
     Prefetcher* prefetcher;
-    PsClient* client;
     BatchTrainer* trainer;
     Collective* collective;
     const WorkerMetrics* metrics;
     uint64_t steps_end = std::numeric_limits<uint64_t>::max();  // The step before which training ends at the latest.
   };
-  explicit TrainLoop(const Parts& parts);
+  TrainLoop(const Parts& parts, std::unique_ptr<StepRows> rows);
 
   // Takes the first batch and asks for its rows.
   absl::Status Start();
@@ -51,6 +50,9 @@ class TrainLoop {
   // REQUIRES: more(). An error is final.
   absl::StatusOr<StepResult> Step();
 
+  // Brings the servers' rows up to date with the steps done, so that they can be evaluated or saved.
+  absl::Status WriteBack();
+
   // Seconds spent so far, by part.
   const std::array<double, kStepParts>& seconds() const { return seconds_; }
 
@@ -58,12 +60,11 @@ class TrainLoop {
   class Stopwatch;
 
   absl::Status FetchNext();
-  void PullNext();
 
   const Parts parts_;
-  std::unique_ptr<PreparedBatch> next_;  // Its pull is under way, into its rows: it outlives pull_.
-  PsPull pull_;
-  PsPush push_;
+  std::unique_ptr<PreparedBatch> next_;  // Its pull is under way, into its rows: it outlives rows_.
+  std::unique_ptr<StepRows> rows_;
+  uint64_t steps_ = 0;  // Done, from the beginning of the job. 0: none by this loop.
   std::array<double, kStepParts> seconds_{};
 };
 

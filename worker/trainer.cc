@@ -18,9 +18,11 @@
 #include "worker/batch_trainer.h"
 #include "worker/checkpoint.h"
 #include "worker/evaluator.h"
+#include "worker/hot_rows.h"
 #include "worker/job_check.h"
 #include "worker/job_layout.h"
 #include "worker/prefetcher.h"
+#include "worker/step_rows.h"
 #include "worker/train_loop.h"
 
 namespace sparrow {
@@ -40,6 +42,7 @@ class Training {
 
   absl::Status Run() {
     RETURN_IF_ERROR(ValidateJob(job_));
+    if (job_.train().has_hot_rows()) RETURN_IF_ERROR(CheckHotRowWorkers(in_.task.workers()));
     layout_ = MakeJobLayout(job_);
     RETURN_IF_ERROR(MakeClient());
     const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
@@ -68,6 +71,11 @@ class Training {
                                                  static_cast<uint32_t>(in_.servers.size())));
     PsClientOptions options = in_.client;
     options.tables = layout_.Shapes();
+    for (int t = 0; t < job_.tables_size(); ++t) {
+      ASSIGN_OR_RETURN(TableSpec spec, ParseTableConfig(job_.tables(t), job_.train().seed()));
+      options.tables[t].record_floats = static_cast<uint32_t>(spec.Layout().record_bytes() / sizeof(float));
+      specs_.push_back(std::move(spec));
+    }
     options.pull_type = static_cast<RowType>(job_.train().pull_type());
     options.push_type = static_cast<RowType>(job_.train().push_type());
     options.context.set_job_id(in_.task.job_id());
@@ -187,15 +195,17 @@ class Training {
   }
 
   absl::Status Train() {
-    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_, /*part_early=*/job_.train().prefetch());
+    const v1::TrainConfig& train = job_.train();
+    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_,
+                          /*part_early=*/train.prefetch() && !train.has_hot_rows());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
-    TrainLoop loop({.config = &job_.train(),
+    TrainLoop loop({.config = &train,
                     .prefetcher = &prefetcher,
-                    .client = &*client_,
                     .trainer = trainer_.get(),
                     .collective = collective_.get(),
                     .metrics = &metrics_,
-                    .steps_end = steps_end_});
+                    .steps_end = steps_end_},
+                   MakeRows());
     uint64_t steps_total = 0;
     const uint64_t first_step = cursor_.step;
     absl::Time resumed = absl::Now();  // Of the clock of training, which stands still during evaluation.
@@ -215,10 +225,12 @@ class Training {
       const uint64_t every = job_.eval().every_steps();
       if (evaluator_ != nullptr && every > 0 && cursor_.step % every == 0) {
         trained_for += absl::Now() - resumed;
+        RETURN_IF_ERROR(loop.WriteBack());
         RETURN_IF_ERROR(Evaluate());
         resumed = absl::Now();
       }
     }
+    RETURN_IF_ERROR(loop.WriteBack());
     trained_for += absl::Now() - resumed;
 
     const double seconds = absl::ToDoubleSeconds(trained_for);
@@ -235,6 +247,16 @@ class Training {
     }
     trained_ = cursor_.step > first_step;
     return absl::OkStatus();
+  }
+
+  std::unique_ptr<StepRows> MakeRows() {
+    const v1::TrainConfig& train = job_.train();
+    if (!train.has_hot_rows()) return MakeServerRows(&*client_, train.prefetch(), &metrics_);
+    return std::make_unique<HotRows>(HotRows::Parts{.budget = &train.hot_rows(),
+                                                    .tables = specs_,
+                                                    .client = &*client_,
+                                                    .ahead = train.prefetch(),
+                                                    .metrics = &metrics_});
   }
 
   // From where the data stands now. 0: not known.
@@ -363,6 +385,7 @@ class Training {
 
   // In the order in which they come to be; each needs those above it.
   JobLayout layout_;
+  std::vector<TableSpec> specs_;  // [tables]
   std::optional<PsClient> client_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;

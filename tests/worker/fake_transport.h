@@ -198,7 +198,7 @@ class FakeTransport final : public PsTransport {
         [=, this] {
           v1::PushRequest message = request->message;
           for (int i = 0; i < message.tables_size(); ++i) {
-            const std::span<const char> gradients = request->gradients[static_cast<size_t>(i)];
+            const std::span<const char> gradients = request->beside[static_cast<size_t>(i)];
             message.mutable_tables(i)->set_gradients(gradients.data(), gradients.size());
           }
           return server_->Push(message, response);

@@ -1,0 +1,117 @@
+#ifndef SPARROW_WORKER_HOT_ROWS_H_
+#define SPARROW_WORKER_HOT_ROWS_H_
+
+// Rows that a lone worker holds itself, with their optimizer state, in front of the servers (TrainConfig.hot_rows). The
+// servers lend every row that a batch uses (PullRequest.records); the worker updates it, and keeps it while its cache
+// has room. So a row is in one of three places, and each update is made in one:
+//
+//   at its server   not lent. A batch that needs it pulls it, for the most part while the step before computes.
+//   in the cache    lent. A batch finds it there; it leaves when another row needs its place, with the next push.
+//   beside it       lent for one step, because the cache had no place; it goes back with that step's push.
+//
+// Rows of the batch in work are pinned: the cache evicts only what the step in work does not use. What a step's push
+// returns is known before the next batch is looked up, so that a row on its way back is pulled late, behind the push.
+//
+// Nothing here changes a number: a row has the same updates in the same order as on a server (embedding/apply.h).
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "embedding/key_filter.h"
+#include "embedding/table_spec.h"
+#include "sparrow/v1/job.pb.h"
+#include "worker/hot_row_cache.h"
+#include "worker/step_rows.h"
+
+namespace sparrow {
+
+// How many rows the cache of each layout gets, and which tables it serves.
+struct HotRowShare {
+  std::vector<uint32_t> tables;
+  uint64_t rows = 0;
+};
+// Tables that share a layout share a cache. The budget is spread evenly over tables, in rows or in bytes as it is
+// given, and what a bounded table has no use for goes to the others.
+std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const TableSpec> tables);
+
+class HotRows final : public StepRows {
+ public:
+  // All outlive it.
+  struct Parts {
+    const v1::HotRows* budget;
+    std::span<const TableSpec> tables;  // Of float32 storage, without admission and eviction.
+    PsClient* client;                   // Its tables have record_floats.
+    bool ahead;                         // As in MakeServerRows.
+    const WorkerMetrics* metrics;
+  };
+  explicit HotRows(const Parts& parts);
+  ~HotRows() override;
+
+  void StartPull(PreparedBatch* batch) override;
+  void AskForPending() override { pull_.AskForPending(); }
+  absl::Status FinishPull(PreparedBatch* batch) override;
+  absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
+                         double learning_rate_factor) override;
+  absl::Status FinishPush() override;
+  absl::Status WriteBack(uint64_t step) override;
+
+ private:
+  struct Table {
+    TableSpec spec;
+    RowLayout layout;
+    HotRowCache* cache;
+  };
+  // Where the rows of a batch are.
+  struct BatchTable {
+    std::vector<HotRowCache::Name> names;  // [unique]
+    std::vector<uint32_t> slots;           // [unique]; kNoSlot: missing, or beside the cache.
+    std::vector<Key> missing;              // Keys without a slot,
+    std::vector<uint32_t> missing_at;      // and where each stands among the unique ones.
+    std::vector<float> pulled;             // [missing, record_floats], in the order of the batch's `missing`.
+    std::vector<char> arrived;             // [missing, slot_bytes], likewise.
+    std::vector<char*> records;            // [unique]: in the cache or in `arrived`.
+  };
+  struct BatchRows {
+    std::vector<BatchTable> tables;
+    KeyPartition missing;  // A partition of records.
+  };
+  // Rows on their way to the servers.
+  struct Outgoing {
+    std::vector<std::vector<Key>> keys;             // [tables]
+    std::vector<std::vector<const char*>> records;  // [tables][keys]
+    KeyPartition partition;
+    std::vector<std::vector<char>> bytes;  // [tables][keys, record_bytes], in the order of the partition:
+    std::vector<std::span<const char>> views;
+  };
+
+  // Puts the rows of a table that have arrived into the cache, and finds all rows of the batch.
+  void Place(uint32_t table, uint64_t step);
+  // Collects what goes to the servers, copies it together, and counts it.
+  void ClearOutgoing();
+  void AddOutgoing(uint32_t table, Key key, const char* record);
+  void AddOutgoing(const HotRowCache::Rows& rows);
+  void PackOutgoing();
+  void CountBytes();
+
+  PsClient* const client_;
+  const bool ahead_;
+  const WorkerMetrics& metrics_;
+  std::vector<HotRowShare> shares_;
+  std::vector<std::unique_ptr<HotRowCache>> caches_;  // [shares]
+  std::vector<Table> tables_;
+  uint64_t bytes_ = 0;  // Of rows in the caches, as counted.
+
+  BatchRows now_;              // Of the batch whose pull has finished,
+  BatchRows next_;             // and of the one whose pull has started.
+  HotRowCache::Rows evicted_;  // By the present step.
+  Outgoing outgoing_;
+  std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
+  PsPull pull_;
+  PsPush push_;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_HOT_ROWS_H_

@@ -1,0 +1,48 @@
+#ifndef SPARROW_WORKER_STEP_ROWS_H_
+#define SPARROW_WORKER_STEP_ROWS_H_
+
+// Where the rows of a training step come from, and where their gradients go: to the servers, which hold and update all
+// rows, or first to the rows that the worker holds itself (worker/hot_rows.h).
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "worker/metrics.h"
+#include "worker/prepared_batch.h"
+#include "worker/ps_client.h"
+
+namespace sparrow {
+
+// One step after the other; what belongs to the next one begins beside the present one. Not thread-safe. Errors are
+// final.
+class StepRows {
+ public:
+  virtual ~StepRows() = default;
+
+  // Asks for the rows of a batch, whose memory stays as it is until FinishPull; never waits.
+  virtual void StartPull(PreparedBatch* batch) = 0;
+  // Asks again for those that could not be answered early, if all other answers are there. Never waits.
+  virtual void AskForPending() = 0;
+  // Waits until batch->rows are filled. REQUIRES: StartPull of the same batch.
+  virtual absl::Status FinishPull(PreparedBatch* batch) = 0;
+
+  // The rows of the batch change by these gradients, of partition.keys(), which stay as they are until FinishPush.
+  // REQUIRES: FinishPull of the batch.
+  virtual absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
+                                 double learning_rate_factor) = 0;
+  // Waits until all servers have taken what the step has for them.
+  virtual absl::Status FinishPush() = 0;
+
+  // Afterwards the servers have every row as it is after `step` steps, for an evaluation or a checkpoint.
+  // REQUIRES: between FinishPush of the step before and FinishPull of the next.
+  virtual absl::Status WriteBack(uint64_t step) = 0;
+};
+
+// All rows are the servers'. `ahead`: the next step's are asked for early. client and metrics outlive it.
+std::unique_ptr<StepRows> MakeServerRows(PsClient* client, bool ahead, const WorkerMetrics* metrics);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_STEP_ROWS_H_
