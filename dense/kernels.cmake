@@ -1,6 +1,11 @@
+# The file that remembers the CUDA half's choices. Needs nothing.
+add_library(sparrow_product_plans STATIC product_plans.cc ${CMAKE_SOURCE_DIR}/base/check.cc)
+add_library(sparrow::product_plans ALIAS sparrow_product_plans)
+target_include_directories(sparrow_product_plans PUBLIC ${CMAKE_SOURCE_DIR})
+
 # The CUDA half of this folder: needs CUDA and base/cuda only.
 if(SPARROW_HAS_CUDA)
-  add_library(sparrow_dense_kernels STATIC bce_loss_gpu.cu dense_optimizer_gpu.cu gradient_norm_gpu.cu)
+  add_library(sparrow_dense_kernels STATIC bce_loss_gpu.cu dense_optimizer_gpu.cu gradient_norm_gpu.cu linear_gpu.cu)
   add_library(sparrow::dense_kernels ALIAS sparrow_dense_kernels)
-  target_link_libraries(sparrow_dense_kernels PUBLIC sparrow::cuda)
+  target_link_libraries(sparrow_dense_kernels PUBLIC sparrow::cuda PRIVATE sparrow::product_plans CUDA::cublasLt)
 endif()

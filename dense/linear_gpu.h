@@ -1,0 +1,97 @@
+#ifndef SPARROW_DENSE_LINEAR_GPU_H_
+#define SPARROW_DENSE_LINEAR_GPU_H_
+
+// The CUDA half of dense/linear.h: the matrix products of fully connected layers, by cuBLASLt, with what comes after a
+// product (bias, ReLU, its derivative, the bias's gradients) in the product's epilogue where that is faster. Needs CUDA
+// and base/cuda only.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/cuda/stream.h"
+#include "dense/device_matrix.h"
+
+namespace sparrow {
+
+// Bytes of the mask that a forward pass with ReLU writes and the backward pass reads: one bit an element, set where the
+// derivative is 1; bit j % 8 of byte i * PITCH + j / 8 is that of row i, column j, where a row's PITCH is a multiple of
+// 16 bytes.
+size_t ReluMaskBytes(int64_t n, int64_t cols);
+
+// Products sum in float32, whatever the precision: no partial sum is ever stored in 16 bits. kFloat32 never uses tensor
+// cores, which would take tf32.
+//
+// The first call with a shape (operation, sizes, strides, flags) chooses how it is computed: it asks cuBLASLt for
+// candidates, runs each on the caller's own data, times them (warm, as a CUDA graph), and keeps the fastest. That takes
+// some milliseconds up to some 100, allocates and waits for the stream, so it must not be inside a stream capture.
+// Every later call with the shape allocates nothing, waits for nothing, and may be captured into a graph
+// (base/cuda/graph.h). Choices differ between two runs, and so do the last bits of results, unless a plan file or
+// `deterministic` fixes them.
+//
+// REQUIRES of every matrix: cols and stride are multiples of kColumnsMultiple, cols > 0, stride >= cols, data a
+// multiple of 16 bytes, as every other pointer. n is any number >= 0. Outputs overlap no input. NaN is never hidden: a
+// candidate whose ReLU makes 0 of it is not taken.
+//
+// One for each model and stream: every call gets the stream that it was made with. Not thread-safe.
+class ProductsGpu {
+ public:
+  struct Options {
+    Precision precision = Precision::kBfloat16;
+    // The library's first choice is taken, nothing is timed and no plan file is read or written, so that two runs on
+    // like GPUs with the same library are equal bit for bit.
+    bool deterministic = false;
+    // Where choices are kept from one start to the next; "": nowhere. A file from another GPU, driver or library, or a
+    // damaged one, is ignored with a warning and written anew. Several objects and processes may share it.
+    std::string plan_file = "";
+    // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
+    // gain; such choices are not kept in the plan file.
+    bool fuse = true;
+  };
+
+  // nullopt: out of GPU memory; it takes 32 MiB. REQUIRES: GpuCount() > 0.
+  static std::optional<ProductsGpu> Make(const Options& options, const Stream& stream);
+  ProductsGpu(ProductsGpu&&) noexcept;
+  ProductsGpu& operator=(ProductsGpu&&) noexcept;
+  ~ProductsGpu();  // Saves.
+
+  // y = activation(x w^T + b). b: null, or of the precision's type. relu_mask: null, or GPU memory of
+  // ReluMaskBytes(n, out), which is written. REQUIRES: relu, or no mask.
+  void Forward(const DeviceMatrix& x /*[n, in]*/, const DeviceMatrix& w /*[out, in]*/, const void* b /*[out]*/,
+               bool relu, const DeviceMatrix& y /*[n, out]*/, void* relu_mask, const Stream& stream);
+
+  // x_gradients = y_gradients w, with 0 where relu_mask, that of the layer below whose output x is, has no bit; null:
+  // no mask. add: x_gradients += y_gradients w; REQUIRES: no mask then.
+  void BackwardInput(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& w /*[out, in]*/,
+                     const void* relu_mask, bool add, const DeviceMatrix& x_gradients /*[n, in]*/,
+                     const Stream& stream);
+
+  // w_gradients = y_gradients^T x and b_gradients = the sums of y_gradients' columns, both float32 whatever the
+  // precision; 0 for n = 0. b_gradients null: not wanted.
+  void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,
+                       float* w_gradients /*[out, in]*/, float* b_gradients /*[out]*/, const Stream& stream);
+
+  // sums[j] = the sum of column j in float32, in an order that depends on the matrix's shape alone; 0 for 0 rows. May
+  // be captured from the first call on.
+  void ColumnSums(const DeviceMatrix& values /*[n, cols]*/, float* sums /*[cols]*/, const Stream& stream);
+
+  // Writes the choices made since the last Save into the plan file, if there is one, beside those that others have put
+  // there. False, with a warning on stderr: the file could not be written.
+  bool Save();
+
+  // A line for each shape asked for so far, for logs and benchmarks: the shape, what was chosen of how many candidates,
+  // microseconds.
+  std::string Describe() const;
+
+ private:
+  class State;
+  explicit ProductsGpu(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_LINEAR_GPU_H_
