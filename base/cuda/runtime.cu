@@ -34,6 +34,8 @@ Stream::~Stream() {
 
 void Stream::Synchronize() const { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
 
+void Stream::WaitFor(const Event& event) const { CHECK_CUDA(cudaStreamWaitEvent(stream_, event.get(), 0)); }
+
 Event::Event() { CHECK_CUDA(cudaEventCreate(&event_)); }
 
 Event::~Event() {

@@ -15,6 +15,8 @@ int GpuCount();
 // "NVIDIA H200, compute capability 9.0". REQUIRES: GpuCount() > 0.
 std::string GpuName();
 
+class Event;
+
 // An ordered queue of work on the current GPU. Not thread-safe.
 class Stream {
  public:
@@ -26,12 +28,14 @@ class Stream {
   CUstream_st* get() const { return stream_; }
   // Waits for everything queued so far.
   void Synchronize() const;
+  // What is queued from now on waits, on the GPU, until the stream in which `event` was recorded last has come there.
+  void WaitFor(const Event& event) const;
 
  private:
   CUstream_st* stream_ = nullptr;
 };
 
-// A moment in a stream, for timing.
+// A moment in a stream, to be timed or waited for.
 class Event {
  public:
   Event();
@@ -39,6 +43,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
+  CUevent_st* get() const { return event_; }
   void Record(const Stream& stream);
   // Milliseconds on the device from `start` to this; waits for this event.
   float MillisecondsSince(const Event& start) const;
