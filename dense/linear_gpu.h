@@ -78,6 +78,10 @@ class ProductsGpu {
                            const DeviceMatrix& x_gradients /*[n, in]*/, float* b_gradients /*[in]*/,
                            const Stream& stream);
 
+  // The same kernel alone, in place, on gradients that came from elsewhere. May be captured from the first call on.
+  void ThroughRelu(const DeviceMatrix& x_gradients /*[n, in]*/, const DeviceMatrix& x /*[n, in]*/,
+                   const void* relu_mask, float* b_gradients /*[in]*/, const Stream& stream);
+
   // w_gradients = y_gradients^T x and b_gradients = the sums of y_gradients' columns, both float32 whatever the
   // precision; 0 for n = 0. b_gradients null: not wanted.
   void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,

@@ -180,8 +180,8 @@ class Bench {
     std::printf("%s; device copy of 2 GiB %.2f TB/s (read + written)\n\n", GpuName().c_str(), copy_rate_ / 1e12);
   }
 
-  void Sums() {
-    std::printf("| sums of columns | MB | median us (min-max) | GB/s | of the 2 GiB copy |\n|---|---|---|---|---|\n");
+  void Kernels() {
+    std::printf("| kernel | MB moved | median us (min-max) | GB/s | of the 2 GiB copy |\n|---|---|---|---|---|\n");
     ProductsGpu products = Products({}, stream_);
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{2048, 256},
                                      {2048, 1024},
@@ -190,14 +190,25 @@ class Bench {
                                      {65536, 1024},
                                      {1 << 20, 1024}}) {
       DeviceBuffer<uint16_t> values = RandomOnDevice(rows * cols, 1, stream_);
+      DeviceBuffer<uint16_t> outputs = RandomOnDevice(rows * cols, 1, stream_);
       DeviceBuffer<float> sums = Allocate<float>(static_cast<size_t>(cols));
-      const Spread time = Time(
-          kRuns, nullptr, [&] { products.ColumnSums(Of(values, rows, cols), sums.data(), stream_); }, &flush_, stream_);
-      const double bytes = 2.0 * static_cast<double>(rows * cols);
-      const double rate = bytes / (time.median_us * 1e-6);
-      std::printf("| %lld x %lld bf16 | %.1f | %.1f (%.1f-%.1f) | %.0f | %.0f %% |\n", static_cast<long long>(rows),
-                  static_cast<long long>(cols), bytes / 1e6, time.median_us, time.min_us, time.max_us, rate / 1e9,
-                  100 * rate / copy_rate_);
+      DeviceBuffer<uint8_t> mask = Allocate<uint8_t>(ReluMaskBytes(rows, cols));
+      mask.Fill(0x5a, stream_);
+      const DeviceMatrix gradients = Of(values, rows, cols), x = Of(outputs, rows, cols);
+      const auto print = [&, rows = rows, cols = cols](const char* name, double bytes_each,
+                                                       const std::function<void()>& work) {
+        const Spread time = Time(kRuns, nullptr, work, &flush_, stream_);
+        const double bytes = bytes_each * static_cast<double>(rows * cols);
+        const double rate = bytes / (time.median_us * 1e-6);
+        std::printf("| %s, %lld x %lld bf16 | %.1f | %.1f (%.1f-%.1f) | %.0f | %.0f %% |\n", name,
+                    static_cast<long long>(rows), static_cast<long long>(cols), bytes / 1e6, time.median_us,
+                    time.min_us, time.max_us, rate / 1e9, 100 * rate / copy_rate_);
+      };
+      print("sums of columns", 2, [&] { products.ColumnSums(gradients, sums.data(), stream_); });
+      print("through a ReLU by mask, sums", 4.125,
+            [&] { products.ThroughRelu(gradients, x, mask.data(), sums.data(), stream_); });
+      print("through a ReLU by outputs, sums", 6,
+            [&] { products.ThroughRelu(gradients, x, nullptr, sums.data(), stream_); });
     }
     std::printf("\n");
   }
@@ -322,7 +333,7 @@ int Main(int argc, char** argv) {
     return 1;
   }
   Bench bench;
-  bench.Sums();
+  bench.Kernels();
   for (const int64_t n : batch > 0 ? std::vector<int64_t>{batch} : std::vector<int64_t>{65536, 8192, 2048}) {
     bench.Batch(n);
   }
