@@ -1,11 +1,5 @@
-// Row-major matrices are cuBLASLt's column-major ones transposed, so a product x w^T [n, out] is computed as its
-// transpose w x^T [out, n] without moving anything: A is the operand of layer weights (or x), B the one of batch rows.
-
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>
@@ -16,238 +10,11 @@
 #include "base/cuda/launch.cuh"
 #include "dense/linear_gpu.h"
 #include "dense/linear_kernels.cuh"
+#include "dense/linear_product.cuh"
 #include "dense/product_plans.h"
 
 namespace sparrow {
 namespace {
-
-#define CHECK_CUBLAS(call)                                                                                    \
-  do {                                                                                                        \
-    const cublasStatus_t cublas_status = (call);                                                              \
-    CHECK(cublas_status == CUBLAS_STATUS_SUCCESS) << #call << ": " << cublasLtGetStatusString(cublas_status); \
-  } while (false)
-
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // What cuBLAS asks for on Hopper.
-constexpr int kCandidatesMax = 16;                    // Of each variant, the library's best guess first.
-constexpr uint32_t kAlignment = 16;                   // Bytes, of every pointer.
-
-int64_t MaskPitch(int64_t cols) { return (cols + 127) / 128 * 16; }  // Bytes; cuBLASLt wants multiples of 128 bits.
-
-cudaDataType_t ElementType(Precision precision) {
-  switch (precision) {
-    case Precision::kBfloat16:
-      return CUDA_R_16BF;
-    case Precision::kFloat16:
-      return CUDA_R_16F;
-    default:
-      return CUDA_R_32F;
-  }
-}
-
-// Calls f with a 0 of the type of the precision's elements.
-template <typename F>
-void WithElement(Precision precision, const F& f) {
-  switch (precision) {
-    case Precision::kBfloat16:
-      return f(__nv_bfloat16{});
-    case Precision::kFloat16:
-      return f(__half{});
-    default:
-      return f(float{});
-  }
-}
-
-// What the product's epilogue can do for this shape; CUBLASLT_EPILOGUE_DEFAULT: there is nothing to do.
-cublasLtEpilogue_t EpilogueOf(const ProductShape& shape) {
-  switch (shape.kind) {
-    case ProductKind::kForward:
-      if (!shape.relu) return shape.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-      if (!shape.mask) return shape.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-      return shape.bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
-    case ProductKind::kBackwardInput:
-      return shape.mask ? CUBLASLT_EPILOGUE_DRELU : CUBLASLT_EPILOGUE_DEFAULT;
-    default:
-      return shape.bias ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
-  }
-}
-
-struct Destroy {
-  void operator()(cublasLtMatmulDescOpaque_t* it) const { Warn(cublasLtMatmulDescDestroy(it)); }
-  void operator()(cublasLtMatrixLayoutOpaque_t* it) const { Warn(cublasLtMatrixLayoutDestroy(it)); }
-  void operator()(cublasLtMatmulPreferenceOpaque_t* it) const { Warn(cublasLtMatmulPreferenceDestroy(it)); }
-  void operator()(cublasLtContext* it) const { Warn(cublasLtDestroy(it)); }
-  static void Warn(cublasStatus_t status) {
-    if (status != CUBLAS_STATUS_SUCCESS) std::fprintf(stderr, "cuBLASLt: %s\n", cublasLtGetStatusString(status));
-  }
-};
-
-// cublasLtMatmulAlgo_t, which has no name of its own, so that nvcc cannot make a vector of it.
-using Algorithm = decltype(ProductPlan::algorithm);
-
-cublasLtMatmulAlgo_t ForLibrary(const Algorithm& words) {
-  cublasLtMatmulAlgo_t algorithm;
-  static_assert(sizeof(algorithm.data) == sizeof(words));
-  std::memcpy(algorithm.data, words.data(), sizeof(words));
-  return algorithm;
-}
-
-Algorithm FromLibrary(const cublasLtMatmulAlgo_t& algorithm) {
-  Algorithm words;
-  std::memcpy(words.data(), algorithm.data, sizeof(words));
-  return words;
-}
-
-// A product's arguments in GPU memory.
-struct Call {
-  const void* a = nullptr;
-  const void* b = nullptr;
-  void* d = nullptr;
-  void* vector = nullptr;  // The bias, or where its gradients go.
-  void* mask = nullptr;
-};
-
-// The descriptors of a product: of one shape, with or without an epilogue.
-class Product {
- public:
-  Product(const ProductShape& shape, bool fused) : shape_(shape), fused_(fused) {
-    const cudaDataType_t type = ElementType(shape.precision);
-    const cublasComputeType_t compute =
-        shape.precision == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    cublasLtMatmulDesc_t operation = nullptr;
-    CHECK_CUBLAS(cublasLtMatmulDescCreate(&operation, compute, CUDA_R_32F));
-    operation_.reset(operation);
-    switch (shape.kind) {
-      case ProductKind::kForward:
-        Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-        a_ = Layout(type, shape.in, shape.out, shape.w_stride);
-        b_ = Layout(type, shape.in, shape.n, shape.x_stride);
-        d_ = Layout(type, shape.out, shape.n, shape.y_stride);
-        break;
-      case ProductKind::kBackwardInput:
-        a_ = Layout(type, shape.in, shape.out, shape.w_stride);
-        b_ = Layout(type, shape.out, shape.n, shape.y_stride);
-        d_ = Layout(type, shape.in, shape.n, shape.x_stride);
-        break;
-      case ProductKind::kBackwardWeights:
-        Set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T);
-        a_ = Layout(type, shape.in, shape.n, shape.x_stride);
-        b_ = Layout(type, shape.out, shape.n, shape.y_stride);
-        d_ = Layout(CUDA_R_32F, shape.in, shape.out, shape.w_stride);
-        if (fused && shape.bias) Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
-        break;
-    }
-    if (!fused) return;
-    Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape));
-    if (shape.mask) {
-      const int64_t cols = shape.kind == ProductKind::kForward ? shape.out : shape.in;
-      Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, MaskPitch(cols) * 8);
-    }
-    // Until the first call: as aligned as any pointer must be, since the library looks at that when it chooses.
-    void* const aligned = reinterpret_cast<void*>(uintptr_t{kAlignment});
-    SetPointers({.vector = aligned, .mask = aligned});
-  }
-
-  bool fused() const { return fused_; }
-
-  // What the library proposes, best guess first; none where it cannot do this epilogue.
-  std::vector<Algorithm> Candidates(cublasLtHandle_t handle, bool deterministic) const {
-    cublasLtMatmulPreference_t created = nullptr;
-    CHECK_CUBLAS(cublasLtMatmulPreferenceCreate(&created));
-    const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy> preference(created);
-    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-      CHECK_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
-    };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{AllowedReductions(deterministic)});
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kAlignment);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kAlignment);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignment);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignment);
-    cublasLtMatmulHeuristicResult_t results[kCandidatesMax] = {};
-    int found = 0;
-    // Any error means: not with this epilogue.
-    if (cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(),
-                                       preference.get(), kCandidatesMax, results, &found) != CUBLAS_STATUS_SUCCESS) {
-      return {};
-    }
-    std::vector<Algorithm> candidates;
-    for (int i = 0; i < found; ++i) {
-      if (results[i].state == CUBLAS_STATUS_SUCCESS && IsAllowed(handle, FromLibrary(results[i].algo), deterministic)) {
-        candidates.push_back(FromLibrary(results[i].algo));
-      }
-    }
-    return candidates;
-  }
-
-  // Whether the library can run this here, in our workspace, and it sums as promised. True is no proof that it runs.
-  bool IsAllowed(cublasLtHandle_t handle, const Algorithm& words, bool deterministic) const {
-    const cublasLtMatmulAlgo_t algorithm = ForLibrary(words);
-    cublasLtMatmulHeuristicResult_t result = {};
-    if (cublasLtMatmulAlgoCheck(handle, operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm,
-                                &result) != CUBLAS_STATUS_SUCCESS ||
-        result.state != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) {
-      return false;
-    }
-    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-    size_t written = 0;
-    if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
-                                             sizeof(reduction), &written) == CUBLAS_STATUS_SUCCESS &&
-        (reduction & ~AllowedReductions(deterministic)) != 0) {
-      return false;
-    }
-    uint64_t numerics = 0;
-    if (cublasLtMatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &numerics,
-                                          sizeof(numerics), &written) != CUBLAS_STATUS_SUCCESS) {
-      return true;
-    }
-    const bool tensor_cores = (numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK) != 0;
-    return (numerics & CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_16F) == 0 &&
-           (shape_.precision != Precision::kFloat32 || !tensor_cores);
-  }
-
-  // Queues the product, no more than the epilogue around it.
-  cublasStatus_t Run(cublasLtHandle_t handle, const Algorithm& algorithm, const Call& call, float alpha,
-                     void* workspace, const Stream& stream) {
-    if (fused_) SetPointers(call);
-    const cublasLtMatmulAlgo_t library_algorithm = ForLibrary(algorithm);
-    const float beta = shape_.add ? 1 : 0;
-    return cublasLtMatmul(handle, operation_.get(), &alpha, call.a, a_.get(), call.b, b_.get(), &beta, call.d, d_.get(),
-                          call.d, d_.get(), &library_algorithm, workspace, kWorkspaceBytes, stream.get());
-  }
-
- private:
-  using OwnedLayout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy>;
-
-  static OwnedLayout Layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride) {
-    cublasLtMatrixLayout_t layout = nullptr;
-    CHECK_CUBLAS(
-        cublasLtMatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), stride));
-    return OwnedLayout(layout);
-  }
-
-  template <typename T>
-  void Set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    CHECK_CUBLAS(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof(value)));
-  }
-
-  void SetPointers(const Call& call) {
-    if (shape_.bias) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.vector);
-    if (shape_.mask) Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.mask);
-  }
-
-  // Partial sums in the output, or of its type, only where that is float32; in the output they are added by blocks that
-  // wait for each other, of which a deterministic mode wants to know nothing.
-  uint32_t AllowedReductions(bool deterministic) const {
-    const bool in_place = ElementBytes(shape_.precision) == 4 || shape_.kind == ProductKind::kBackwardWeights;
-    return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-           (in_place && !deterministic ? CUBLASLT_REDUCTION_SCHEME_INPLACE : CUBLASLT_REDUCTION_SCHEME_NONE);
-  }
-
-  ProductShape shape_;
-  bool fused_;
-  std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy> operation_;
-  OwnedLayout a_, b_, d_;
-};
 
 struct Choice {
   Product product;
@@ -264,6 +31,21 @@ void CheckMatrix(const DeviceMatrix& matrix, const char* name) {
 
 void CheckAligned(const void* pointer, const char* name) {
   CHECK(reinterpret_cast<uintptr_t>(pointer) % kAlignment == 0) << name << " is not a multiple of 16 bytes";
+}
+
+void FillWithZeros(float* values, int64_t count, const Stream& stream) {
+  internal::FillDevice(values, 0, static_cast<size_t>(count) * sizeof(float), stream);
+}
+
+ProductShape BackwardInputShape(const DeviceMatrix& y_gradients, const DeviceMatrix& w,
+                                const DeviceMatrix& x_gradients) {
+  return {.kind = ProductKind::kBackwardInput,
+          .n = y_gradients.rows,
+          .in = x_gradients.cols,
+          .out = y_gradients.cols,
+          .x_stride = x_gradients.stride,
+          .w_stride = w.stride,
+          .y_stride = y_gradients.stride};
 }
 
 std::string Environment() {
@@ -307,10 +89,25 @@ class ProductsGpu::State {
     CHECK(status == CUBLAS_STATUS_SUCCESS) << ProductShapeText(shape) << ": " << cublasLtGetStatusString(status);
   }
 
-  void ColumnSums(const DeviceMatrix& values, float* sums, const Stream& stream) {
-    WithElement(options_.precision, [&](auto zero) {
-      LaunchColumnSums<decltype(zero)>(values, sums, reinterpret_cast<float*>(workspace_.data()), kWorkspaceBytes,
-                                       finished_.data(), stream);
+  // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
+  void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, const Stream& stream) {
+    const SumsRoom room{.partials = reinterpret_cast<float*>(workspace_.data()),
+                        .partials_max = static_cast<int64_t>(kWorkspaceBytes / sizeof(float)),
+                        .finished = finished_.data()};
+    WithElementOf(options_.precision, [&](auto zero) {
+      using T = decltype(zero);
+      const auto launch = [&](auto launch_gradients) {
+        launch_gradients(values, static_cast<const uint8_t*>(call.mask), MaskPitch(values.cols), call.outputs, sums,
+                         room, stream);
+      };
+      switch (relu) {
+        case ReluFrom::kNowhere:
+          return launch(LaunchGradients<T, ReluFrom::kNowhere>);
+        case ReluFrom::kMask:
+          return launch(LaunchGradients<T, ReluFrom::kMask>);
+        case ReluFrom::kOutputs:
+          return launch(LaunchGradients<T, ReluFrom::kOutputs>);
+      }
     });
   }
 
@@ -338,33 +135,31 @@ class ProductsGpu::State {
     const bool apart = !product->fused();
     if (apart && shape.kind == ProductKind::kBackwardWeights && shape.bias) {
       // Before the product, so that the two share the workspace in the order of the stream.
-      ColumnSums({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, static_cast<float*>(call.vector),
-                 stream);
+      Gradients({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, ReluFrom::kNowhere, call,
+                static_cast<float*>(call.vector), stream);
     }
     const cublasStatus_t status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
-    if (status != CUBLAS_STATUS_SUCCESS || !apart) return status;
-    auto* const mask = static_cast<uint8_t*>(call.mask);
-    if (shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (apart && shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
       const BiasReluArguments arguments{.y = call.d,
                                         .rows = shape.n,
                                         .cols = shape.out,
                                         .stride = shape.y_stride,
                                         .bias = call.vector,
                                         .relu = shape.relu,
-                                        .mask = {mask, MaskPitch(shape.out)}};
-      WithElement(shape.precision, [&](auto zero) {
-        Launch(BiasReluKernel<decltype(zero)>, BytewiseBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
+                                        .mask = static_cast<uint8_t*>(call.mask),
+                                        .mask_pitch = MaskPitch(shape.out)};
+      WithElementOf(shape.precision, [&](auto zero) {
+        Launch(BiasReluKernel<decltype(zero)>, BiasReluBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
       });
     }
-    if (shape.kind == ProductKind::kBackwardInput && shape.mask) {
-      const ApplyMaskArguments arguments{.values = call.d,
-                                         .rows = shape.n,
-                                         .cols = shape.in,
-                                         .stride = shape.x_stride,
-                                         .mask = {mask, MaskPitch(shape.in)}};
-      WithElement(shape.precision, [&](auto zero) {
-        Launch(ApplyMaskKernel<decltype(zero)>, BytewiseBlocks(shape.n, shape.in), kLinearBlock, stream, arguments);
-      });
+    if (shape.kind == ProductKind::kBackwardInput) {
+      const ReluFrom relu = shape.relu            ? ReluFrom::kOutputs
+                            : shape.mask && apart ? ReluFrom::kMask
+                                                  : ReluFrom::kNowhere;
+      if (relu != ReluFrom::kNowhere || shape.bias) {
+        Gradients({call.d, shape.n, shape.in, shape.x_stride}, relu, call, static_cast<float*>(call.vector), stream);
+      }
     }
     return status;
   }
@@ -404,10 +199,11 @@ class ProductsGpu::State {
     std::optional<Choice> best;
     double best_us = std::numeric_limits<double>::infinity();
     std::string tried;
-    for (const bool fused : {true, false}) {
+    // Untimed, the one that hardly ever loses. A forward epilogue saves a pass over y, so nothing else is timed then.
+    const bool forward = shape.kind == ProductKind::kForward;
+    for (const bool fused : {forward, !forward}) {
       if (fused && (!has_epilogue || !options_.fuse)) continue;
-      // A forward epilogue saves a pass over y and costs nothing that was ever seen.
-      if (!fused && best.has_value() && (!timed || shape.kind == ProductKind::kForward)) continue;
+      if (best.has_value() && (!timed || forward)) continue;
       Product product(shape, fused);
       const std::vector<Algorithm> candidates = product.Candidates(handle_.get(), options_.deterministic);
       size_t usable = 0, best_index = 0;
@@ -497,7 +293,7 @@ class ProductsGpu::State {
   CUstream_st* const stream_;
   const std::unique_ptr<cublasLtContext, Destroy> handle_;
   DeviceBuffer<char> workspace_;
-  DeviceBuffer<unsigned> finished_;  // [kColumnSumsStripesMax]
+  DeviceBuffer<unsigned> finished_;  // [SumsRoom::kStripesMax]
   std::string environment_;
   ProductPlans known_;  // From the plan file.
   ProductPlans fresh_;  // Not in it yet.
@@ -516,7 +312,7 @@ ProductsGpu::~ProductsGpu() {
 
 std::optional<ProductsGpu> ProductsGpu::Make(const Options& options, const Stream& stream) {
   auto workspace = DeviceBuffer<char>::Allocate(kWorkspaceBytes);
-  auto finished = DeviceBuffer<unsigned>::Allocate(kColumnSumsStripesMax);
+  auto finished = DeviceBuffer<unsigned>::Allocate(SumsRoom::kStripesMax);
   if (!workspace.has_value() || !finished.has_value()) return std::nullopt;
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = cublasLtCreate(&handle);
@@ -554,16 +350,38 @@ void ProductsGpu::BackwardInput(const DeviceMatrix& y_gradients, const DeviceMat
   CHECK(y_gradients.rows == x_gradients.rows && w.cols == x_gradients.cols && w.rows == y_gradients.cols);
   CHECK(!add || relu_mask == nullptr);
   if (y_gradients.rows == 0) return;
-  state_->Multiply({.kind = ProductKind::kBackwardInput,
-                    .mask = relu_mask != nullptr,
-                    .add = add,
-                    .n = y_gradients.rows,
-                    .in = x_gradients.cols,
-                    .out = y_gradients.cols,
-                    .x_stride = x_gradients.stride,
-                    .w_stride = w.stride,
-                    .y_stride = y_gradients.stride},
-                   {.a = w.data, .b = y_gradients.data, .d = x_gradients.data, .mask = const_cast<void*>(relu_mask)},
+  ProductShape shape = BackwardInputShape(y_gradients, w, x_gradients);
+  shape.mask = relu_mask != nullptr;
+  shape.add = add;
+  state_->Multiply(
+      shape, {.a = w.data, .b = y_gradients.data, .d = x_gradients.data, .mask = const_cast<void*>(relu_mask)}, stream);
+}
+
+void ProductsGpu::BackwardThroughRelu(const DeviceMatrix& y_gradients, const DeviceMatrix& w, const DeviceMatrix& x,
+                                      const void* relu_mask, const DeviceMatrix& x_gradients, float* b_gradients,
+                                      const Stream& stream) {
+  CheckMatrix(y_gradients, "y_gradients");
+  CheckMatrix(w, "w");
+  CheckMatrix(x, "x");
+  CheckMatrix(x_gradients, "x_gradients");
+  CHECK(y_gradients.rows == x_gradients.rows && w.cols == x_gradients.cols && w.rows == y_gradients.cols);
+  CHECK(x.rows == x_gradients.rows && x.cols == x_gradients.cols);
+  CheckAligned(x.data, "x");
+  if (y_gradients.rows == 0) {
+    if (b_gradients != nullptr) FillWithZeros(b_gradients, x.cols, stream);
+    return;
+  }
+  ProductShape shape = BackwardInputShape(y_gradients, w, x_gradients);
+  shape.mask = relu_mask != nullptr;
+  shape.relu = relu_mask == nullptr;
+  shape.bias = b_gradients != nullptr;
+  state_->Multiply(shape,
+                   {.a = w.data,
+                    .b = y_gradients.data,
+                    .d = x_gradients.data,
+                    .vector = b_gradients,
+                    .mask = const_cast<void*>(relu_mask),
+                    .outputs = x},
                    stream);
 }
 
@@ -573,10 +391,8 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
   CheckMatrix(x, "x");
   CHECK_EQ(y_gradients.rows, x.rows);
   if (x.rows == 0) {
-    internal::FillDevice(w_gradients, 0, static_cast<size_t>(y_gradients.cols * x.cols) * sizeof(float), stream);
-    if (b_gradients != nullptr) {
-      internal::FillDevice(b_gradients, 0, static_cast<size_t>(y_gradients.cols) * sizeof(float), stream);
-    }
+    FillWithZeros(w_gradients, y_gradients.cols * x.cols, stream);
+    if (b_gradients != nullptr) FillWithZeros(b_gradients, y_gradients.cols, stream);
     return;
   }
   state_->Multiply({.kind = ProductKind::kBackwardWeights,
@@ -590,10 +406,24 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
                    {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
 }
 
+void ProductsGpu::ThroughRelu(const DeviceMatrix& x_gradients, const DeviceMatrix& x, const void* relu_mask,
+                              float* b_gradients, const Stream& stream) {
+  CheckMatrix(x_gradients, "x_gradients");
+  CheckMatrix(x, "x");
+  CHECK(x.rows == x_gradients.rows && x.cols == x_gradients.cols);
+  for (const void* pointer : {static_cast<const void*>(x_gradients.data), static_cast<const void*>(x.data), relu_mask,
+                              static_cast<const void*>(b_gradients)}) {
+    CheckAligned(pointer, "an argument of ThroughRelu");
+  }
+  state_->Gradients(x_gradients, relu_mask != nullptr ? ReluFrom::kMask : ReluFrom::kOutputs,
+                    {.mask = const_cast<void*>(relu_mask), .outputs = x}, b_gradients, stream);
+}
+
 void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stream& stream) {
   CheckMatrix(values, "values");
   CheckAligned(values.data, "values");
-  state_->ColumnSums(values, sums, stream);
+  CheckAligned(sums, "sums");
+  state_->Gradients(values, ReluFrom::kNowhere, {}, sums, stream);
 }
 
 bool ProductsGpu::Save() { return state_->Save(); }

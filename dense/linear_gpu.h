@@ -17,8 +17,8 @@
 namespace sparrow {
 
 // Bytes of the mask that a forward pass with ReLU writes and the backward pass reads: one bit an element, set where the
-// derivative is 1; bit j % 8 of byte i * PITCH + j / 8 is that of row i, column j, where a row's PITCH is a multiple of
-// 16 bytes.
+// ReLU's input was not negative, so that the derivative at exactly 0 is 1 (dense/activation.h has 0 there; cuBLASLt's
+// epilogue does not). Bit j % 8 of byte i * PITCH + j / 8 is that of row i, column j; PITCH is a multiple of 16.
 size_t ReluMaskBytes(int64_t n, int64_t cols);
 
 // Products sum in float32, whatever the precision: no partial sum is ever stored in 16 bits. kFloat32 never uses tensor
@@ -67,6 +67,20 @@ class ProductsGpu {
   void BackwardInput(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& w /*[out, in]*/,
                      const void* relu_mask, bool add, const DeviceMatrix& x_gradients /*[n, in]*/,
                      const Stream& stream);
+
+  // BackwardInput through the ReLU of the layer below, whose output x is, and with the gradients of that layer's
+  // biases: x_gradients = y_gradients w where the ReLU passed, 0 elsewhere, and b_gradients = the sums of x_gradients'
+  // columns, float32; null: not wanted. One kernel after the product does both, so this is faster than BackwardInput
+  // with a mask and BackwardWeights with biases. relu_mask: what that layer's Forward wrote; null: the ReLU passed
+  // where x > 0 (the derivative at 0 is 0), which reads x again and spares Forward the mask.
+  void BackwardThroughRelu(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& w /*[out, in]*/,
+                           const DeviceMatrix& x /*[n, in]*/, const void* relu_mask,
+                           const DeviceMatrix& x_gradients /*[n, in]*/, float* b_gradients /*[in]*/,
+                           const Stream& stream);
+
+  // The same kernel alone, in place, on gradients that came from elsewhere. May be captured from the first call on.
+  void ThroughRelu(const DeviceMatrix& x_gradients /*[n, in]*/, const DeviceMatrix& x /*[n, in]*/,
+                   const void* relu_mask, float* b_gradients /*[in]*/, const Stream& stream);
 
   // w_gradients = y_gradients^T x and b_gradients = the sums of y_gradients' columns, both float32 whatever the
   // precision; 0 for n = 0. b_gradients null: not wanted.

@@ -1,39 +1,19 @@
 #ifndef SPARROW_DENSE_LINEAR_KERNELS_CUH_
 #define SPARROW_DENSE_LINEAR_KERNELS_CUH_
 
-// What stands before or after a matrix product where an epilogue does not do it: sums of columns, bias and ReLU, ReLU's
-// derivative. Each thread handles 16 bytes of a row at a time (a vector).
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+// What follows a matrix product where an epilogue does not do it, or slower: bias and ReLU, ReLU's derivative, sums of
+// columns. Each thread handles 16 bytes of a row at a time (a vector).
 
 #include <algorithm>
 #include <cstdint>
 
 #include "base/cuda/launch.cuh"
 #include "dense/device_matrix.h"
+#include "dense/element.cuh"
 
 namespace sparrow {
 
 constexpr int kLinearBlock = 256;
-
-__device__ inline float ToFloat(float value) { return value; }
-__device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ inline float ToFloat(__half value) { return __half2float(value); }
-template <typename T>
-__device__ T FromFloat(float value);
-template <>
-__device__ inline float FromFloat(float value) {
-  return value;
-}
-template <>
-__device__ inline __nv_bfloat16 FromFloat(float value) {
-  return __float2bfloat16_rn(value);
-}
-template <>
-__device__ inline __half FromFloat(float value) {
-  return __float2half_rn(value);
-}
 
 template <typename T>
 struct alignas(16) Vector {
@@ -41,12 +21,19 @@ struct alignas(16) Vector {
   T elements[kWidth];
 };
 
-// Partial sums of columns, and how many blocks have written theirs.
-struct ColumnSumsArguments {
-  const void* values;  // [rows, stride]
+// Where a gradient passes a ReLU: where a mask of ReluMaskBytes has a bit, or where its output is not <= 0, as
+// BiasActivationBackwardCpu has it.
+enum class ReluFrom { kNowhere, kMask, kOutputs };  // kNowhere: there is none.
+
+struct GradientsArguments {
+  void* values;  // [rows, stride], in place.
   int64_t rows;
   int64_t cols;
   int64_t stride;
+  const uint8_t* mask;  // [rows, mask_pitch]
+  int64_t mask_pitch;   // Bytes.
+  const void* outputs;  // [rows, outputs_stride]
+  int64_t outputs_stride;
   int stripes;
   int row_blocks;
   int64_t rows_a_block;
@@ -60,21 +47,19 @@ constexpr int kStripeLanes = 8;
 template <typename T>
 constexpr int kStripeColumns = kStripeLanes* Vector<T>::kWidth;
 
-// A block sums the rows_a_block rows of its row block over a stripe of 128 bytes of columns: lane l of 8 owns a vector
-// of columns, and the 32 threads with that lane take every 32nd row. Their sums are added in a fixed tree. The block of
-// a stripe that ends last adds the row blocks' sums in a fixed order, so two runs are bit-equal. Consecutive blocks
-// take neighbouring stripes of the same rows. Bytes moved: the matrix, once. Bound by HBM, or by L2 where the matrix
-// fits.
-template <typename T>
-__global__ void __launch_bounds__(kLinearBlock) ColumnSumsKernel(ColumnSumsArguments a) {
+// Gradients through a ReLU, in place, and the sums of their columns, or one of the two. A block takes the rows_a_block
+// rows of its row block over a stripe of 128 bytes of columns: lane l of 8 owns a vector of columns, and the 32 threads
+// with that lane take every 32nd row, four at a time. Their sums are added in a fixed tree. The block of a stripe that
+// ends last adds the row blocks' sums in a fixed order, so two runs are bit-equal. Consecutive blocks take neighbouring
+// stripes of the same rows. Bytes moved: the matrix read, with a ReLU written too, and an eighth of a byte an element
+// of a mask or the outputs read. Bound by HBM, or by L2 where the matrices fit.
+template <typename T, ReluFrom kRelu, bool kSums>
+__global__ void __launch_bounds__(kLinearBlock) GradientsKernel(GradientsArguments a) {
   constexpr int kWidth = Vector<T>::kWidth;
   constexpr int kColumns = kStripeColumns<T>;
   constexpr int kWarps = kLinearBlock / 32;
   constexpr int kRowThreads = kLinearBlock / kStripeLanes;
-  constexpr int kGroups = kLinearBlock / kColumns;  // Threads for each column when partial sums are added.
-  __shared__ float sums[kWarps][kColumns];
-  __shared__ bool last;
-  static_assert(kGroups <= kWarps);
+  constexpr int kAtATime = 4;  // Reads in flight.
 
   const int stripe = static_cast<int>(blockIdx.x) % a.stripes;
   const int row_block = static_cast<int>(blockIdx.x) / a.stripes;
@@ -82,16 +67,49 @@ __global__ void __launch_bounds__(kLinearBlock) ColumnSumsKernel(ColumnSumsArgum
   const int64_t column = int64_t{stripe} * kColumns + lane * kWidth;
   float sum[kWidth] = {};
   if (column < a.cols) {
-    const T* const from = static_cast<const T*>(a.values) + column;
-    const int64_t begin = row_block * a.rows_a_block;
-    const int64_t end = min(begin + a.rows_a_block, a.rows);
-#pragma unroll 4
-    for (int64_t row = begin + threadIdx.x / kStripeLanes; row < end; row += kRowThreads) {
-      const Vector<T> vector = *reinterpret_cast<const Vector<T>*>(from + row * a.stride);
+    T* const values = static_cast<T*>(a.values) + column;
+    const int64_t end = min((row_block + 1) * a.rows_a_block, a.rows);
+    int64_t row = row_block * a.rows_a_block + threadIdx.x / kStripeLanes;
+    for (; row < end; row += kAtATime * kRowThreads) {
+      Vector<T> vectors[kAtATime];
+      Vector<T> outputs[kAtATime];
+      unsigned bits[kAtATime];
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) sum[e] += ToFloat(vector.elements[e]);
+      for (int i = 0; i < kAtATime; ++i) {
+        const int64_t r = row + i * kRowThreads;
+        vectors[i] = {};
+        if (r >= end) continue;
+        vectors[i] = *reinterpret_cast<const Vector<T>*>(values + r * a.stride);
+        if (kRelu == ReluFrom::kMask) bits[i] = a.mask[r * a.mask_pitch + column / 8] >> (column % 8);
+        if (kRelu == ReluFrom::kOutputs) {
+          const T* const from = static_cast<const T*>(a.outputs) + column;
+          outputs[i] = *reinterpret_cast<const Vector<T>*>(from + r * a.outputs_stride);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtATime; ++i) {
+        const int64_t r = row + i * kRowThreads;
+        if (kRelu != ReluFrom::kNowhere && r < end) {
+#pragma unroll
+          for (int e = 0; e < kWidth; ++e) {
+            const bool passes = kRelu == ReluFrom::kMask ? (bits[i] >> e & 1) != 0  // NaN passes.
+                                                         : !(ToFloat(outputs[i].elements[e]) <= 0);
+            if (!passes) vectors[i].elements[e] = FromFloat<T>(0);
+          }
+          *reinterpret_cast<Vector<T>*>(values + r * a.stride) = vectors[i];
+        }
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) sum[e] += ToFloat(vectors[i].elements[e]);
+      }
     }
   }
+  if (!kSums) return;
+
+  constexpr int kFours = kColumns / 4;            // When partial sums are added: threads side by side,
+  constexpr int kGroups = kLinearBlock / kFours;  // and threads with the same columns.
+  static_assert(kGroups >= kWarps);
+  __shared__ float sums[kGroups][kColumns];
+  __shared__ bool last;
   // A warp holds 4 rows: threads l, l + 8, l + 16, l + 24 have the same columns.
 #pragma unroll
   for (int e = 0; e < kWidth; ++e) {
@@ -106,12 +124,13 @@ __global__ void __launch_bounds__(kLinearBlock) ColumnSumsKernel(ColumnSumsArgum
 
   const int mine = static_cast<int>(threadIdx.x) % kColumns;  // Column within the stripe.
   const int64_t out = int64_t{stripe} * kColumns + mine;
+  const int64_t pitch = int64_t{a.stripes} * kColumns;  // Of partial sums.
   if (threadIdx.x < kColumns) {
     float total = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) total += sums[warp][mine];
     if (a.row_blocks > 1) {
-      a.partials[int64_t{row_block} * a.stripes * kColumns + out] = total;
+      a.partials[row_block * pitch + out] = total;
     } else if (out < a.cols) {
       a.sums[out] = total;
     }
@@ -127,56 +146,75 @@ __global__ void __launch_bounds__(kLinearBlock) ColumnSumsKernel(ColumnSumsArgum
   __syncthreads();
   if (!last) return;
   __threadfence();
-  float total = 0;
-  for (int i = static_cast<int>(threadIdx.x) / kColumns; i < a.row_blocks; i += kGroups) {
-    total += __ldcg(&a.partials[int64_t{i} * a.stripes * kColumns + out]);
+  const int four = static_cast<int>(threadIdx.x) % kFours;
+  const int group = static_cast<int>(threadIdx.x) / kFours;
+  float4 total = {0, 0, 0, 0};
+#pragma unroll 8
+  for (int i = group; i < a.row_blocks; i += kGroups) {
+    const float* const from = a.partials + i * pitch + int64_t{stripe} * kColumns + 4 * four;
+    const float4 part = __ldcg(reinterpret_cast<const float4*>(from));
+    total.x += part.x;
+    total.y += part.y;
+    total.z += part.z;
+    total.w += part.w;
   }
-  sums[threadIdx.x / kColumns][mine] = total;
+  *reinterpret_cast<float4*>(&sums[group][4 * four]) = total;
   __syncthreads();
   if (threadIdx.x < kColumns && out < a.cols) {
-    total = 0;
+    float all = 0;
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) total += sums[group][mine];
-    a.sums[out] = total;
+    for (int g = 0; g < kGroups; ++g) all += sums[g][mine];
+    a.sums[out] = all;
   }
 }
 
-// Stripes in one launch, for which `finished` has a number each.
-constexpr int kColumnSumsStripesMax = 4096;
+// Room for the sums of row blocks, and for the count of finished ones.
+struct SumsRoom {
+  static constexpr int kStripesMax = 4096;  // In one launch.
+  float* partials;                          // partials_max floats, at least a row block of kStripesMax.
+  int64_t partials_max;
+  unsigned* finished;  // [kStripesMax], 0.
+};
 
-// partials: room for partial_bytes, which holds for at least one row block of a launch.
-template <typename T>
-void LaunchColumnSums(const DeviceMatrix& values, float* sums, float* partials, size_t partial_bytes,
-                      unsigned* finished, const Stream& stream) {
+// sums null: not wanted.
+template <typename T, ReluFrom kRelu>
+void LaunchGradients(const DeviceMatrix& values, const uint8_t* mask, int64_t mask_pitch, const DeviceMatrix& outputs,
+                     float* sums, const SumsRoom& room, const Stream& stream) {
   constexpr int64_t kColumns = kStripeColumns<T>;
   constexpr int64_t kBlocks = 1024;        // 8 for each of 128 multiprocessors, as many as are resident.
+  constexpr int64_t kRowBlocksMax = 256;   // Their sums are added by one block: 16 reads a thread, in two goes.
   constexpr int64_t kRowsABlockMin = 128;  // 4 vectors a thread: fewer do not hide a read's latency.
-  constexpr int64_t kColumnsMax = kColumns * kColumnSumsStripesMax;
+  constexpr int64_t kColumnsMax = kColumns * SumsRoom::kStripesMax;
   for (int64_t first = 0; first < values.cols; first += kColumnsMax) {
     const int64_t cols = std::min(values.cols - first, kColumnsMax);
     const int64_t stripes = (cols + kColumns - 1) / kColumns;
-    const int64_t room = static_cast<int64_t>(partial_bytes / sizeof(float)) / (stripes * kColumns);
-    const int64_t blocks_max = std::clamp<int64_t>(kBlocks / stripes, 1, std::max<int64_t>(room, 1));
+    const int64_t blocks_max =
+        std::max<int64_t>(std::min({kBlocks / stripes, kRowBlocksMax, room.partials_max / (stripes * kColumns)}), 1);
     const int64_t rows_a_block = std::max((values.rows + blocks_max - 1) / blocks_max, kRowsABlockMin);
     const int64_t row_blocks = std::max<int64_t>((values.rows + rows_a_block - 1) / rows_a_block, 1);
-    const ColumnSumsArguments arguments{.values = static_cast<const T*>(values.data) + first,
-                                        .rows = values.rows,
-                                        .cols = cols,
-                                        .stride = values.stride,
-                                        .stripes = static_cast<int>(stripes),
-                                        .row_blocks = static_cast<int>(row_blocks),
-                                        .rows_a_block = rows_a_block,
-                                        .partials = partials,
-                                        .finished = finished,
-                                        .sums = sums + first};
-    Launch(ColumnSumsKernel<T>, stripes * row_blocks, kLinearBlock, stream, arguments);
+    const GradientsArguments arguments{
+        .values = static_cast<T*>(values.data) + first,
+        .rows = values.rows,
+        .cols = cols,
+        .stride = values.stride,
+        .mask = kRelu == ReluFrom::kMask ? mask + first / 8 : nullptr,
+        .mask_pitch = mask_pitch,
+        .outputs = kRelu == ReluFrom::kOutputs ? static_cast<const T*>(outputs.data) + first : nullptr,
+        .outputs_stride = outputs.stride,
+        .stripes = static_cast<int>(stripes),
+        .row_blocks = static_cast<int>(row_blocks),
+        .rows_a_block = rows_a_block,
+        .partials = room.partials,
+        .finished = room.finished,
+        .sums = sums != nullptr ? sums + first : nullptr};
+    const int64_t grid = stripes * row_blocks;
+    if (sums != nullptr) {
+      Launch(GradientsKernel<T, kRelu, true>, grid, kLinearBlock, stream, arguments);
+    } else {
+      Launch(GradientsKernel<T, kRelu, false>, grid, kLinearBlock, stream, arguments);
+    }
   }
 }
-
-struct ReluMask {
-  uint8_t* bits;  // [rows, pitch], as ReluMaskBytes describes it.
-  int64_t pitch;  // Bytes.
-};
 
 struct BiasReluArguments {
   void* y;  // [rows, stride], in place.
@@ -185,7 +223,8 @@ struct BiasReluArguments {
   int64_t stride;
   const void* bias;  // [cols], or nullptr.
   bool relu;
-  ReluMask mask;  // bits null: not wanted.
+  uint8_t* mask;       // [rows, mask_pitch] as ReluMaskBytes describes it; nullptr: not wanted.
+  int64_t mask_pitch;  // Bytes.
 };
 
 // One thread for 8 elements of a row and the byte of their bits, consecutive threads side by side. Bytes moved: the
@@ -209,52 +248,17 @@ __global__ void __launch_bounds__(kLinearBlock) BiasReluKernel(BiasReluArguments
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
       float value = ToFloat(vector.elements[e]) + ToFloat(added.elements[e]);
-      if (a.relu && value <= 0) {
-        value = 0;  // NaN stays.
-      } else {
-        bits |= 1u << (v * kWidth + e);
-      }
+      if (!(value < 0)) bits |= 1u << (v * kWidth + e);  // At 0 too, as cuBLASLt's epilogue has it.
+      if (a.relu && value < 0) value = 0;                // NaN stays.
       vector.elements[e] = FromFloat<T>(value);
     }
     reinterpret_cast<Vector<T>*>(y)[v] = vector;
   }
-  if (a.mask.bits != nullptr) a.mask.bits[row * a.mask.pitch + byte] = static_cast<uint8_t>(bits);
+  if (a.mask != nullptr) a.mask[row * a.mask_pitch + byte] = static_cast<uint8_t>(bits);
 }
 
-struct ApplyMaskArguments {
-  void* values;  // [rows, stride], in place.
-  int64_t rows;
-  int64_t cols;
-  int64_t stride;
-  ReluMask mask;
-};
-
-// As BiasReluKernel maps threads. What has all its bits is left alone. Bytes moved: the matrix read and written, an
-// eighth of a byte an element. Bound by HBM.
-template <typename T>
-__global__ void __launch_bounds__(kLinearBlock) ApplyMaskKernel(ApplyMaskArguments a) {
-  constexpr int kWidth = Vector<T>::kWidth;
-  const int64_t i = int64_t{blockIdx.x} * kLinearBlock + threadIdx.x;
-  const int64_t bytes_a_row = a.cols / 8;
-  if (i >= a.rows * bytes_a_row) return;
-  const int64_t row = i / bytes_a_row;
-  const int64_t byte = i % bytes_a_row;
-  const unsigned bits = a.mask.bits[row * a.mask.pitch + byte];
-  if (bits == 0xff) return;
-  T* const values = static_cast<T*>(a.values) + row * a.stride + byte * 8;
-#pragma unroll
-  for (int v = 0; v < 8 / kWidth; ++v) {
-    Vector<T> vector = reinterpret_cast<const Vector<T>*>(values)[v];
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if ((bits >> (v * kWidth + e) & 1) == 0) vector.elements[e] = FromFloat<T>(0);
-    }
-    reinterpret_cast<Vector<T>*>(values)[v] = vector;
-  }
-}
-
-// Blocks of the two kernels above.
-inline int64_t BytewiseBlocks(int64_t rows, int64_t cols) {
+// Blocks of BiasReluKernel.
+inline int64_t BiasReluBlocks(int64_t rows, int64_t cols) {
   return (rows * (cols / 8) + kLinearBlock - 1) / kLinearBlock;
 }
 

@@ -1,7 +1,6 @@
 #include "dense/mlp_gpu.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda/allocate.h"
 #include "base/status_macros.h"
 
 namespace sparrow {
@@ -18,14 +17,11 @@ absl::StatusOr<MlpGpu> MlpGpu::Make(absl::string_view prefix, int layers, bool l
     ASSIGN_OR_RETURN(
         DeviceBatchBuffer gradients,
         DeviceBatchBuffer::Make(rows_max, weight.rows, precision, absl::StrCat("the gradients of ", name), stream));
-    ASSIGN_OR_RETURN(DeviceBuffer<char> mask, AllocateOnDevice<char>(last ? 0 : ReluMaskBytes(rows_max, weight.rows),
-                                                                     absl::StrCat("the mask of ", name)));
     made.push_back({.weight = weight,
                     .bias = parameters->layout().at(absl::StrCat(name, ".bias")),
                     .relu = !last || last_relu,
                     .outputs = std::move(outputs),
-                    .gradients = std::move(gradients),
-                    .mask = std::move(mask)});
+                    .gradients = std::move(gradients)});
   }
   return MlpGpu(std::move(made), parameters);
 }
@@ -35,7 +31,7 @@ DeviceMatrix MlpGpu::Forward(const DeviceMatrix& x, ModelStreams* streams, const
   for (Layer& layer : layers_) {
     const DeviceMatrix out = layer.outputs.Rows(x.rows);
     streams->products()->Forward(in, parameters_->matrix(layer.weight), parameters_->vector(layer.bias), layer.relu,
-                                 out, layer.mask.data(), stream);
+                                 out, /*relu_mask=*/nullptr, stream);
     in = out;
   }
   return in;
@@ -45,15 +41,20 @@ void MlpGpu::Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, Mo
                       const Stream& stream) {
   for (size_t i = layers_.size(); i-- > 0;) {
     Layer& layer = layers_[i];
+    const bool last = i + 1 == layers_.size();
     const DeviceMatrix y_gradients = layer.gradients.Rows(x.rows);
     const DeviceMatrix in = i == 0 ? x : layers_[i - 1].outputs.Rows(x.rows);
-    streams->BackwardWeights(y_gradients, in, parameters_->gradients(layer.weight), parameters_->gradients(layer.bias),
-                             stream);
-    const DeviceMatrix in_gradients = i == 0 ? x_gradients : layers_[i - 1].gradients.Rows(x.rows);
-    if (in_gradients.data == nullptr) continue;
-    streams->products()->BackwardInput(y_gradients, parameters_->matrix(layer.weight),
-                                       i == 0 ? nullptr : layers_[i - 1].mask.data(), /*add=*/false, in_gradients,
-                                       stream);
+    // Another layer's bias got its gradients with the backward of its ReLU, below.
+    streams->BackwardWeights(y_gradients, in, parameters_->gradients(layer.weight),
+                             last ? parameters_->gradients(layer.bias) : nullptr, stream);
+    if (i > 0) {
+      streams->products()->BackwardThroughRelu(y_gradients, parameters_->matrix(layer.weight), in,
+                                               /*relu_mask=*/nullptr, layers_[i - 1].gradients.Rows(x.rows),
+                                               parameters_->gradients(layers_[i - 1].bias), stream);
+    } else if (x_gradients.data != nullptr) {
+      streams->products()->BackwardInput(y_gradients, parameters_->matrix(layer.weight), /*relu_mask=*/nullptr,
+                                         /*add=*/false, x_gradients, stream);
+    }
   }
 }
 

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "dense/device_batch_buffer.h"
 #include "dense/device_matrix.h"
@@ -43,7 +42,6 @@ class MlpGpu {
     bool relu;
     DeviceBatchBuffer outputs;
     DeviceBatchBuffer gradients;
-    DeviceBuffer<char> mask;  // Of the ReLU, for the layer after this one; empty after the last.
   };
 
   MlpGpu(std::vector<Layer> layers, DeviceParameters* parameters)

@@ -32,9 +32,9 @@ enum class ProductKind : uint8_t { kForward, kBackwardInput, kBackwardWeights };
 struct ProductShape {
   Precision precision = Precision::kFloat32;
   ProductKind kind = ProductKind::kForward;
-  bool bias = false;  // kForward: is added. kBackwardWeights: its gradients are wanted.
-  bool relu = false;  // kForward.
-  bool mask = false;  // kForward: is written. kBackwardInput: is applied.
+  bool bias = false;  // kForward: is added. Else: sums of the columns of y_gradients or x_gradients are wanted.
+  bool relu = false;  // kForward. kBackwardInput: gradients pass a ReLU whose outputs tell where.
+  bool mask = false;  // kForward: is written. kBackwardInput: gradients pass a ReLU where it says.
   bool add = false;   // kBackwardInput.
   int64_t n = 0;
   int64_t in = 0;

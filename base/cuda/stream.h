@@ -28,6 +28,8 @@ GpuMemory GpuMemoryNow();
 
 class Event;
 
+class Event;
+
 // An ordered queue of work on the current GPU. Not thread-safe.
 class Stream {
  public:
