@@ -18,7 +18,8 @@
 // in the lowest slot. Rows that are pinned, which means that they were used at a step >= oldest_in_flight, stay, and so
 // do rows inserted by the same call. A row that finds no slot is refused: it gets kNoSlot and is listed.
 //
-// Steps above 2^32 - 3 count as that: they pin each other, so no row in use is ever evicted.
+// Steps are compared modulo 2^24. A row that is not used for 2^23 steps seems used lately, and stays for as long again;
+// a row in use is pinned whatever its past.
 
 #include <cstdint>
 #include <span>
@@ -35,7 +36,7 @@ constexpr uint32_t kBucketSlots = 128;
 
 struct RowCacheOptions {
   RowLayout layout;         // Of float32 storage.
-  uint64_t bytes = 0;       // Of all slots: records, names, digests, scores, marks. 0 is legal: a cache that refuses.
+  uint64_t bytes = 0;       // Of all slots: records, names, digests, marks. 0 is legal: a cache that refuses.
   uint32_t batch_rows = 0;  // Names of one call, and slots of one call of TakeDirty, at most.
 };
 
@@ -47,7 +48,7 @@ struct RowCacheStep {
 
 // The buckets that the budget pays for, 2^24 - 1 at most.
 inline uint32_t RowCacheBuckets(const RowCacheOptions& options) {
-  constexpr uint64_t kIndexBytes = sizeof(RowName) + sizeof(uint64_t) + 2;  // A slot's name, score, digest, dirty mark.
+  constexpr uint64_t kIndexBytes = sizeof(RowName) + 2;  // A slot's name with its score, digest, dirty mark.
   const uint64_t buckets = options.bytes / (kBucketSlots * (options.layout.slot_bytes() + kIndexBytes));
   constexpr uint64_t kMost = (1u << 24) - 1;
   return static_cast<uint32_t>(buckets < kMost ? buckets : kMost);
@@ -61,20 +62,36 @@ SPARROW_HOST_DEVICE inline uint8_t CacheDigestOf(uint64_t name_bits) {
   return static_cast<uint8_t>(1 + ((name_bits & 0xffff) * 255 >> 16));
 }
 
-// When and how often a slot's row was used, as one number: the lower it is, the sooner the row is evicted. Above, the
-// last step it was used at, plus 1; below, the number of steps it was used at, which stops at kFrequencyMax. 0: free.
-constexpr uint32_t kFrequencyMax = (uint32_t{1} << 25) - 1;
-SPARROW_HOST_DEVICE inline uint32_t UseOf(uint64_t step) {
-  return step < 0xfffffffdu ? static_cast<uint32_t>(step) + 1 : 0xfffffffeu;
+// A slot's score: above, the last step that its row was used at, modulo 2^24; in the lowest 8 bits the number of steps
+// it was used at, which stops at 255. 0: the slot is free.
+constexpr uint32_t kHalfRange = uint32_t{1} << 23;
+SPARROW_HOST_DEVICE inline uint32_t FirstScore(uint64_t step) { return static_cast<uint32_t>(step) << 8 | 1; }
+// kHalfRange: used at `step`. Less: earlier.
+SPARROW_HOST_DEVICE inline uint32_t RecencyOf(uint32_t score, uint64_t step) {
+  return ((score >> 8) - static_cast<uint32_t>(step) + kHalfRange) & 0xffffff;
 }
-SPARROW_HOST_DEVICE inline uint64_t ScoreOf(uint32_t use, uint32_t frequency) {
-  return uint64_t{use} << 32 | frequency;
+// After a use; the same however often the row is used at that step, and none for a step gone by.
+SPARROW_HOST_DEVICE inline uint32_t UsedScore(uint32_t score, uint64_t step) {
+  if (RecencyOf(score, step) >= kHalfRange) return score;
+  const uint32_t uses = score & 0xff;
+  return static_cast<uint32_t>(step) << 8 | (uses < 0xff ? uses + 1 : uses);
 }
-// The score after a use; the same however often the row is used at that step, and none for a step gone by.
-SPARROW_HOST_DEVICE inline uint64_t UsedScore(uint64_t score, uint32_t use) {
-  if (score >> 32 >= use) return score;
-  const uint32_t frequency = static_cast<uint32_t>(score);
-  return ScoreOf(use, frequency < kFrequencyMax ? frequency + 1 : frequency);
+
+// The lowest is evicted first, of equal ones that in the lowest slot; free slots have 0.
+constexpr uint32_t kNeverEvicted = 0xffffffff;
+// The recency from which on rows are pinned.
+SPARROW_HOST_DEVICE inline uint32_t PinnedRecency(const RowCacheStep& step) {
+  if (step.oldest_in_flight > step.step) {
+    const uint64_t ahead = step.oldest_in_flight - step.step;
+    return ahead < kHalfRange ? kHalfRange + static_cast<uint32_t>(ahead) : 2 * kHalfRange;  // 2 *: none.
+  }
+  const uint64_t behind = step.step - step.oldest_in_flight;
+  return behind < kHalfRange ? kHalfRange - static_cast<uint32_t>(behind) : 0;  // 0: all.
+}
+SPARROW_HOST_DEVICE inline uint32_t EvictionRank(uint32_t score, uint64_t step, uint32_t pinned_recency) {
+  if (score == 0) return 0;
+  const uint32_t recency = RecencyOf(score, step);
+  return recency >= pinned_recency ? kNeverEvicted : recency << 8 | (score & 0xff);
 }
 
 // What Insert did beside inserting.
@@ -120,7 +137,7 @@ class RowCacheCpu {
 
   // Of each slot, to compare with the CUDA half. Names of free slots mean nothing.
   std::span<const RowName> names() const { return names_; }
-  std::span<const uint64_t> scores() const { return scores_; }
+  std::span<const uint32_t> scores() const { return scores_; }
   std::span<const uint8_t> dirty() const { return dirty_; }
 
  private:
@@ -132,7 +149,7 @@ class RowCacheCpu {
   std::vector<char> records_;     // [slots, slot_bytes]
   std::vector<RowName> names_;    // [slots]
   std::vector<uint8_t> digests_;  // [slots]; 0: free.
-  std::vector<uint64_t> scores_;  // [slots]; 0: free.
+  std::vector<uint32_t> scores_;  // [slots]; 0: free.
   std::vector<uint8_t> dirty_;    // [slots]
 };
 

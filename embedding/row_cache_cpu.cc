@@ -36,7 +36,7 @@ void RowCacheCpu::Find(std::span<const RowName> names, const RowCacheStep* step,
   for (size_t i = 0; i < names.size(); ++i) {
     slots[i] = SlotOf(names[i]);
     if (slots[i] == kNoSlot) continue;
-    if (step != nullptr) scores_[slots[i]] = UsedScore(scores_[slots[i]], UseOf(step->step));
+    if (step != nullptr) scores_[slots[i]] = UsedScore(scores_[slots[i]], step->step);
     if (!values.empty()) std::memcpy(values.data() + i * dim, record(slots[i]), dim * sizeof(float));
   }
 }
@@ -54,10 +54,12 @@ EvictedRows RowCacheCpu::Insert(std::span<const RowName> names, std::span<const 
     const uint32_t begin = CacheBucketOf(bits, buckets_) * kBucketSlots;
     const uint32_t end = std::min(begin + kBucketSlots, this->slots());
     uint32_t best = kNoSlot;
+    uint32_t lowest = kNeverEvicted;
     for (uint32_t slot = begin; slot < end; ++slot) {
-      const bool pinned = scores_[slot] >> 32 >= UseOf(step.oldest_in_flight);
-      if (pinned || taken[slot]) continue;
-      if (best == kNoSlot || scores_[slot] < scores_[best]) best = slot;
+      const uint32_t rank = EvictionRank(scores_[slot], step.step, PinnedRecency(step));
+      if (taken[slot] || rank >= lowest) continue;
+      best = slot;
+      lowest = rank;
     }
     slots[i] = best;
     if (best == kNoSlot) {
@@ -72,7 +74,7 @@ EvictedRows RowCacheCpu::Insert(std::span<const RowName> names, std::span<const 
     taken[best] = true;
     names_[best] = names[i];
     digests_[best] = CacheDigestOf(bits);
-    scores_[best] = ScoreOf(UseOf(step.step), 1);
+    scores_[best] = FirstScore(step.step);
     dirty_[best] = 0;
     std::memcpy(record(best), records.data() + i * slot_bytes, slot_bytes);
   }

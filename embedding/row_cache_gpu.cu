@@ -18,8 +18,7 @@ constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
 constexpr uint32_t kEveryLane = 0xffffffff;
 constexpr uint32_t kEvicts = 1u << 31;    // In a plan: the slot holds a row that is evicted.
-constexpr uint32_t kPinned = 0xffffffff;  // As a use: not to be evicted.
-constexpr uint32_t kTile = 8;             // Sorted names whose buckets are one warp's in PlanKernel.
+constexpr uint32_t kTile = 8;             // Sorted names whose buckets are one warp's in PlaceKernel.
 constexpr uint32_t kVectorsOfAPart = 64;  // Of a row; wider rows are copied by several warps.
 
 int64_t BlocksOf(int64_t threads) { return (threads + kBlock - 1) / kBlock; }
@@ -28,6 +27,7 @@ __device__ uint32_t CountOf(uint32_t max, const uint32_t* count) { return count 
 __device__ uint32_t CountOf(const DeviceNames& names) { return CountOf(names.max, names.count); }
 
 __device__ uint4 Words(const RowName* name) { return *reinterpret_cast<const uint4*>(name); }
+__device__ uint4 Words(const CacheEntry* entry) { return *reinterpret_cast<const uint4*>(entry); }
 __device__ RowName NameOf(const uint4& words) { return {words.x | uint64_t{words.y} << 32, words.z, words.w}; }
 __device__ RowName Load(const RowName* name) { return NameOf(Words(name)); }
 
@@ -38,7 +38,8 @@ struct Workspace {
   uint32_t* buckets;     // [batch_rows]: the same, sorted by bucket, and within a bucket by position.
   uint32_t* values;      // [batch_rows]
   uint32_t* plan;        // [batch_rows]: by position, kNoSlot or the slot that the name gets, with kEvicts.
-  uint64_t* sums;        // [batch_rows]: of the plans before. uint32_t elsewhere.
+  uint64_t* sums;        // [batch_rows]: of the plans before.
+  uint4* evicted;        // [batch_rows]: by position, the name evicted and, as the last word, whether it is dirty.
   char* library;         // What sort and scan need.
   size_t library_bytes;
   size_t bytes;  // Of all.
@@ -100,6 +101,7 @@ Workspace Divide(uint32_t batch_rows, size_t library_bytes, char* memory) {
   take(&w.values, batch_rows);
   take(&w.plan, batch_rows);
   take(&w.sums, batch_rows);
+  take(&w.evicted, batch_rows);
   take(&w.library, library_bytes);
   w.library_bytes = library_bytes;
   return w;
@@ -157,16 +159,22 @@ __device__ uint32_t ZeroBytes(uint32_t words) { return ~(((words & 0x7f7f7f7f) +
 struct FindScratch {
   uint4 names[32];
   uint32_t slots[32];
+  uint32_t scores[32];
 };
 
-// The slot of the lane's name, or kNoSlot. Four lanes read the 128 digests of a name's bucket, 32 bytes each in two
-// loads; so 8 names are looked up together, and the digests of all 32 are under way at once. Then each lane compares
-// the names of the slots that match, of its four buckets together. All lanes of a warp call it.
-__device__ uint32_t FindSlots(const DeviceRowIndex& index, const uint4& name, FindScratch* scratch) {
+struct Found {
+  uint32_t slot;  // Or kNoSlot.
+  uint32_t score;
+};
+
+// Where the lane's name lies. Four lanes read the digests of a name's bucket, 16 bytes a load; so 8 names are looked up
+// together, and the digests of all 32 are under way at once. Then each lane compares the names of the slots that match,
+// of its four buckets together. All lanes of a warp call it.
+__device__ Found FindSlots(const DeviceRowIndex& index, const uint4& name, FindScratch* scratch) {
   constexpr uint32_t kRounds = 4;
+  constexpr uint32_t kLoads = kBucketSlots / 64;
   const uint32_t lane = threadIdx.x % 32;
-  const uint32_t quarter = lane % 4;
-  if (index.buckets == 0) return kNoSlot;
+  if (index.buckets == 0) return {kNoSlot, 0};
   const uint64_t bits = NameBits(NameOf(name));
   const uint32_t own_bucket = CacheBucketOf(bits, index.buckets);
   const uint32_t own_digests = CacheDigestOf(bits) * 0x01010101u;
@@ -175,23 +183,27 @@ __device__ uint32_t FindSlots(const DeviceRowIndex& index, const uint4& name, Fi
   __syncwarp();
 
   uint32_t begins[kRounds];
-  uint4 words[kRounds][2];
+  uint4 words[kRounds][kLoads];
 #pragma unroll
   for (uint32_t r = 0; r < kRounds; ++r) {
-    begins[r] = __shfl_sync(kEveryLane, own_bucket, r * 8 + lane / 4) * kBucketSlots + quarter * 16;
-    words[r][0] = *reinterpret_cast<const uint4*>(index.digests + begins[r]);
-    words[r][1] = *reinterpret_cast<const uint4*>(index.digests + begins[r] + 64);
+    begins[r] = __shfl_sync(kEveryLane, own_bucket, r * 8 + lane / 4) * kBucketSlots + lane % 4 * 16;
+#pragma unroll
+    for (uint32_t load = 0; load < kLoads; ++load) {
+      words[r][load] = *reinterpret_cast<const uint4*>(index.digests + begins[r] + load * 64);
+    }
   }
   uint32_t matches[kRounds];  // Bit 8 * byte + word: that digest, of words[r].
+  uint32_t any = 0;
 #pragma unroll
   for (uint32_t r = 0; r < kRounds; ++r) {
     const uint32_t digests = __shfl_sync(kEveryLane, own_digests, r * 8 + lane / 4);
     const uint32_t* word = reinterpret_cast<const uint32_t*>(words[r]);
     matches[r] = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) matches[r] |= ZeroBytes(word[i] ^ digests) >> (7 - i);
+    for (uint32_t i = 0; i < 4 * kLoads; ++i) matches[r] |= ZeroBytes(word[i] ^ digests) >> (7 - i);
+    any |= matches[r];
   }
-  while ((matches[0] | matches[1] | matches[2] | matches[3]) != 0) {
+  while (any != 0) {
     uint32_t slots[kRounds];
     uint4 found[kRounds];
 #pragma unroll
@@ -200,8 +212,9 @@ __device__ uint32_t FindSlots(const DeviceRowIndex& index, const uint4& name, Fi
       const uint32_t bit = __ffs(matches[r]) - 1;
       const uint32_t word = bit % 8;
       slots[r] = begins[r] + word / 4 * 64 + word % 4 * 4 + bit / 8;
-      found[r] = Words(index.names + slots[r]);
+      found[r] = Words(index.entries + slots[r]);
     }
+    any = 0;
 #pragma unroll
     for (uint32_t r = 0; r < kRounds; ++r) {
       if (matches[r] == 0) continue;
@@ -209,12 +222,14 @@ __device__ uint32_t FindSlots(const DeviceRowIndex& index, const uint4& name, Fi
       matches[r] &= matches[r] - 1;
       if (NameOf(found[r]) == NameOf(scratch->names[owner])) {
         scratch->slots[owner] = slots[r];
+        scratch->scores[owner] = found[r].w;
         matches[r] = 0;
       }
+      any |= matches[r];
     }
   }
   __syncwarp();
-  return scratch->slots[lane];
+  return {scratch->slots[lane], scratch->scores[lane]};
 }
 
 struct FindArguments {
@@ -230,8 +245,9 @@ struct FindArguments {
 };
 
 // A warp looks up 32 names (FindSlots), and then copies their rows, which it goes through as one array, eight vectors a
-// lane under way together. Bytes moved, a name: 16 (its name) + 128 digests, from L2 where a bucket is met again, + 32
-// (a sector with the slot's name) + 32 in and 32 out (its score) + 4, and twice its weights. Bound by HBM.
+// lane under way together. Bytes moved, a name: 16 (its name), its bucket's digests, from L2 where a bucket is met
+// again, 32 in and 32 out (the sector of the slot's entry), 4 (the slot), and twice its weights. Bound by HBM: for the
+// rows by its bandwidth, before them by how many sectors anywhere it gives in a second.
 // A score is written without an atomic: whoever uses the row at this step writes the same.
 template <typename Vector>
 __global__ void __launch_bounds__(kBlock, 4) FindKernel(FindArguments a) {
@@ -242,10 +258,9 @@ __global__ void __launch_bounds__(kBlock, 4) FindKernel(FindArguments a) {
   const uint32_t count = CountOf(a.names);
   if (tile.first >= count) return;
   const uint32_t i = tile.first + lane;
-  const uint32_t found = FindSlots(a.index, Words(a.names.data + min(i, count - 1)), scratch + threadIdx.x / 32);
-  const uint32_t slot = i < count ? found : kNoSlot;
+  const Found found = FindSlots(a.index, Words(a.names.data + min(i, count - 1)), scratch + threadIdx.x / 32);
+  const uint32_t slot = i < count ? found.slot : kNoSlot;
   const bool uses = slot != kNoSlot && a.step != nullptr && tile.is_first_part;
-  const uint64_t score = uses ? __ldcg(a.index.scores + slot) : 0;
 
   if (a.row_vectors != 0) {
     Vector* out = reinterpret_cast<Vector*>(a.values) + uint64_t{tile.first} * a.row_vectors;
@@ -270,8 +285,8 @@ __global__ void __launch_bounds__(kBlock, 4) FindKernel(FindArguments a) {
   }
   if (i < count && tile.is_first_part) a.slots[i] = slot;
   if (!uses) return;
-  const uint64_t used = UsedScore(score, UseOf(a.step->step));
-  if (used != score) a.index.scores[slot] = used;
+  const uint32_t score = UsedScore(found.score, a.step->step);
+  if (score != found.score) a.index.entries[slot].score = score;
 }
 
 // One thread a name. Bytes moved: 16 in, 12 out. Bound by HBM.
@@ -297,56 +312,80 @@ struct InsertArguments {
   uint32_t parts;
 };
 
-// Gives the names w.values[first ... first + length), all of one bucket, the slots whose scores are lowest, one after
-// the other; lane l owns slots 4l to 4l + 3 of the bucket. Names behind the last slot that is not pinned get none.
-__device__ void PlanBucket(const InsertArguments& a, uint32_t bucket, uint32_t first, uint32_t length) {
+// Gives the names w.values[first ... first + length), all of one bucket, the bucket's free slots in their order and
+// then those of the lowest ranks, one after the other, and writes the names there; what was there goes to w.evicted.
+// Lane l owns slots l, l + 32, ... of the bucket. Names behind the last slot that is not pinned get none.
+__device__ void PlaceInBucket(const InsertArguments& a, uint32_t bucket, uint32_t first, uint32_t length,
+                              uint8_t* free_slots /*[kBucketSlots]*/) {
+  constexpr uint32_t kOwn = kBucketSlots / 32;
   const uint32_t lane = threadIdx.x % 32;
-  const uint32_t oldest = UseOf(a.step->oldest_in_flight);
-  const uint4* scores = reinterpret_cast<const uint4*>(a.index.scores + size_t{bucket} * kBucketSlots + 4 * lane);
-  const uint4 low = scores[0], high = scores[1];
-  uint32_t uses[4] = {low.y, low.w, high.y, high.w};
-  uint32_t rests[4] = {low.x, low.z, high.x, high.z};  // Frequency, and then slot: what decides between equal uses.
+  const RowCacheStep step = *a.step;
+  const uint32_t pinned_recency = PinnedRecency(step);
+  const uint32_t begin = bucket * kBucketSlots;
+  uint32_t ranks[kOwn];
 #pragma unroll
-  for (uint32_t j = 0; j < 4; ++j) {
-    if (uses[j] >= oldest) uses[j] = kPinned;
-    rests[j] = rests[j] << 7 | (4 * lane + j);
+  for (uint32_t j = 0; j < kOwn; ++j) ranks[j] = a.index.entries[begin + j * 32 + lane].score;
+  uint32_t free = 0;
+#pragma unroll
+  for (uint32_t j = 0; j < kOwn; ++j) {
+    const bool is_free = ranks[j] == 0;
+    const uint32_t others = __ballot_sync(kEveryLane, is_free);
+    if (is_free) free_slots[free + __popc(others & ((1u << lane) - 1))] = static_cast<uint8_t>(j * 32 + lane);
+    free += __popc(others);
+    ranks[j] = is_free ? kNeverEvicted : EvictionRank(ranks[j], step.step, pinned_recency);
   }
-  uint32_t use, rest;  // The lane's lowest.
+  __syncwarp();
+  uint32_t rank, own;  // The lane's lowest, and where it is.
   const auto find_lowest = [&] {
-    use = uses[0];
-    rest = rests[0];
+    rank = ranks[0];
+    own = lane;
 #pragma unroll
-    for (uint32_t j = 1; j < 4; ++j) {
-      const bool lower = uses[j] < use || (uses[j] == use && rests[j] < rest);
-      use = lower ? uses[j] : use;
-      rest = lower ? rests[j] : rest;
+    for (uint32_t j = 1; j < kOwn; ++j) {
+      own = ranks[j] < rank ? j * 32 + lane : own;
+      rank = min(rank, ranks[j]);
     }
   };
   find_lowest();
   for (uint32_t base = 0; base < length; base += 32) {
     const uint32_t here = min(32u, length - base);
-    uint32_t plan = kNoSlot;
-    uint32_t lowest = 0;
-    for (uint32_t k = 0; k < here; ++k) {
-      lowest = __reduce_min_sync(kEveryLane, use);
-      if (lowest == kPinned) break;
-      const uint32_t lowest_rest = __reduce_min_sync(kEveryLane, use == lowest ? rest : 0xffffffff);
-      if (lane == k) plan = (bucket * kBucketSlots + lowest_rest % kBucketSlots) | (lowest != 0 ? kEvicts : 0);
-      if (use == lowest && rest == lowest_rest) {
+    uint32_t slot = base + lane < free ? free_slots[base + lane] : kNoSlot;
+    bool all_pinned = false;
+    for (uint32_t k = free > base ? free - base : 0; k < here; ++k) {
+      const uint32_t lowest = __reduce_min_sync(kEveryLane, rank);
+      all_pinned = lowest == kNeverEvicted;
+      if (all_pinned) break;
+      const uint32_t taken = __reduce_min_sync(kEveryLane, rank == lowest ? own : kNoSlot);
+      if (lane == k) slot = taken;
+      if (own == taken) {
 #pragma unroll
-        for (uint32_t j = 0; j < 4; ++j) uses[j] = rests[j] == lowest_rest ? kPinned : uses[j];
+        for (uint32_t j = 0; j < kOwn; ++j) ranks[j] = j == taken / 32 ? kNeverEvicted : ranks[j];
         find_lowest();
       }
     }
-    if (lane < here) a.w.plan[a.w.values[first + base + lane]] = plan;
-    if (lowest == kPinned) return;
+    if (lane < here && slot != kNoSlot) {
+      const uint32_t i = a.w.values[first + base + lane];
+      const bool evicts = base + lane >= free;
+      slot += begin;
+      if (evicts) {
+        uint4 evicted = Words(a.index.entries + slot);
+        evicted.w = a.index.dirty[slot];
+        a.w.evicted[i] = evicted;
+      }
+      const RowName name = Load(a.names.data + i);
+      a.index.entries[slot] = {name.key, name.table, FirstScore(step.step)};
+      a.index.digests[slot] = CacheDigestOf(NameBits(name));
+      a.index.dirty[slot] = 0;
+      a.w.plan[i] = slot | (evicts ? kEvicts : 0);
+    }
+    if (all_pinned) return;
   }
 }
 
 // Which slot each name gets. The names are sorted by bucket; a warp takes those buckets whose first name is one of its
-// kTile. Changes nothing in the cache. Bytes moved: 1024 a bucket (its scores), 16 a name. Bound by the latency of the
-// loads, which depend on each other, and then by instructions: two reductions a name.
-__global__ void __launch_bounds__(kBlock) PlanKernel(InsertArguments a) {
+// kTile. Bytes moved: 16 a slot of those buckets (their entries), 8 in and 20 out a name. Bound by the latency of the
+// loads, which depend on each other, and, where rows are evicted, by instructions: two reductions a name.
+__global__ void __launch_bounds__(kBlock) PlaceKernel(InsertArguments a) {
+  __shared__ uint8_t free_slots[kWarps][kBucketSlots];
   const uint32_t lane = threadIdx.x % 32;
   const uint64_t first = (uint64_t{blockIdx.x} * kBlock + threadIdx.x) / 32 * kTile;
   const uint32_t max = a.names.max;
@@ -367,14 +406,15 @@ __global__ void __launch_bounds__(kBlock) PlanKernel(InsertArguments a) {
       length += others != 0 ? __ffs(others) - 1 : 32;
       if (others != 0) break;
     }
-    PlanBucket(a, own, static_cast<uint32_t>(first) + start, min(length, kBucketSlots));
+    PlaceInBucket(a, own, static_cast<uint32_t>(first) + start, min(length, kBucketSlots),
+                  free_slots[threadIdx.x / 32]);
+    __syncwarp();
   }
 }
 
-// Carries the plan out. A warp takes 32 names, in the order given: each lane moves a name and what belongs to it, and
-// the warp the records, which it goes through as one array of vectors: the old record out, the new one in. Bytes moved,
-// a name: 16 + 16 names read, 16 + 16 written, and its record twice, or where a row is evicted four times. Bound by
-// HBM.
+// Carries the plan out. A warp takes 32 names, in the order given: each lane says what became of a name, and the warp
+// goes through the records as one array of vectors: the old record out, the new one in. Bytes moved, a name: 16 in, 4
+// out and its record twice; where a row is evicted 32 more, and its record twice. Bound by HBM.
 __global__ void __launch_bounds__(kBlock) MoveKernel(InsertArguments a) {
   constexpr uint32_t kBatch = 4;
   const uint32_t lane = threadIdx.x % 32;
@@ -398,15 +438,11 @@ __global__ void __launch_bounds__(kBlock) MoveKernel(InsertArguments a) {
       *a.evicted.refused_count = refused + (is_name && !inserts ? 1 : 0);
     }
     if (evicts) {
-      a.evicted.names[evicted] = Load(a.index.names + slot);
-      a.evicted.dirty[evicted] = a.index.dirty[slot];
-    }
-    if (inserts) {
-      const RowName name = Load(a.names.data + i);
-      a.index.names[slot] = name;
-      a.index.digests[slot] = CacheDigestOf(NameBits(name));
-      a.index.scores[slot] = ScoreOf(UseOf(a.step->step), 1);
-      a.index.dirty[slot] = 0;
+      const uint4 row = a.w.evicted[i];
+      RowName name = NameOf(row);
+      name.padding = 0;
+      a.evicted.names[evicted] = name;
+      a.evicted.dirty[evicted] = static_cast<uint8_t>(row.w);
     }
   }
 
@@ -455,7 +491,7 @@ __global__ void __launch_bounds__(kBlock)
   if (i == slots - 1) *out.count = min(before[i] + (dirty ? 1 : 0), out.rows_max);
   if (!dirty || before[i] >= out.rows_max) return;
   w.values_in[before[i]] = slot;
-  out.names[before[i]] = Load(index.names + slot);
+  out.names[before[i]] = {index.entries[slot].key, index.entries[slot].table, 0};
   index.dirty[slot] = 0;
 }
 
@@ -498,10 +534,10 @@ __global__ void __launch_bounds__(kBlock) RemoveKernel(DeviceRowIndex index, Dev
   const uint32_t count = CountOf(names);
   if (i - threadIdx.x % 32 >= count) return;
   const uint4 name = Words(names.data + (i < count ? i : count - 1));
-  const uint32_t slot = FindSlots(index, name, scratch + threadIdx.x / 32);
+  const uint32_t slot = FindSlots(index, name, scratch + threadIdx.x / 32).slot;
   if (slot == kNoSlot) return;
   index.digests[slot] = 0;
-  index.scores[slot] = 0;
+  index.entries[slot].score = 0;
   index.dirty[slot] = 0;
 }
 
@@ -528,9 +564,8 @@ DeviceRowIndex DivideIndex(uint32_t buckets, char* memory, size_t* bytes) {
   index.buckets = buckets;
   index.digests = reinterpret_cast<uint8_t*>(memory);
   index.dirty = index.digests + slots;
-  index.scores = reinterpret_cast<uint64_t*>(index.dirty + slots);
-  index.names = reinterpret_cast<RowName*>(index.scores + slots);
-  *bytes = slots * (sizeof(RowName) + sizeof(uint64_t) + 2);
+  index.entries = reinterpret_cast<CacheEntry*>(index.dirty + slots);
+  *bytes = slots * (sizeof(CacheEntry) + 2);
   return index;
 }
 
@@ -562,7 +597,7 @@ std::optional<RowCacheGpu> RowCacheGpu::Make(const RowCacheOptions& options, con
   if (!memory.has_value()) return std::nullopt;
   RowCacheGpu cache(options, std::move(*memory));
   const size_t slots = cache.slots();
-  internal::FillDevice(cache.index_.digests, 0, 2 * slots + slots * sizeof(uint64_t), queue);  // Dirty, scores too.
+  internal::FillDevice(cache.index_.digests, 0, slots * (sizeof(CacheEntry) + 2), queue);  // Marks and entries too.
   return cache;
 }
 
@@ -600,7 +635,7 @@ void RowCacheGpu::Insert(const DeviceNames& names, const char* records, const Ro
   size_t library_bytes = w.library_bytes;
   CHECK_CUDA(cub::DeviceRadixSort::SortPairs(w.library, library_bytes, w.buckets_in, w.buckets, w.values_in, w.values,
                                              names.max, 0, BucketBits(index_.buckets), queue.get()));
-  Launch(PlanKernel, BlocksOf((int64_t{names.max} + kTile - 1) / kTile * 32), kBlock, queue, a);
+  Launch(PlaceKernel, BlocksOf((int64_t{names.max} + kTile - 1) / kTile * 32), kBlock, queue, a);
   PrefixSums(PlanSum{names, w.plan}, names.max, w.sums, w.library, &library_bytes, &queue);
   Launch(MoveKernel, BlocksOfTiles(names.max, parts), kBlock, queue, a);
 }

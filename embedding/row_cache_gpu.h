@@ -19,13 +19,20 @@
 
 namespace sparrow {
 
-// Of each slot. Names of free slots mean nothing.
+// Of a slot: its row's name and score (row_cache.h), which are read and written together. Names of free slots mean
+// nothing.
+struct alignas(16) CacheEntry {
+  uint64_t key;
+  uint32_t table;
+  uint32_t score;  // 0: the slot is free.
+};
+
+// Of all slots.
 struct DeviceRowIndex {
   uint32_t buckets = 0;        // Of kBucketSlots slots.
   uint8_t* digests = nullptr;  // 0: free.
-  RowName* names = nullptr;
-  uint64_t* scores = nullptr;  // row_cache.h ScoreOf; 0: free.
   uint8_t* dirty = nullptr;
+  CacheEntry* entries = nullptr;
 };
 
 // What Insert writes beside slots: row_cache.h EvictedRows. Each of [names.max].
@@ -57,7 +64,7 @@ class RowCacheGpu {
  public:
   // nullopt: the GPU has not Bytes(options) free. Queues the clearing of the slots on `queue`.
   static std::optional<RowCacheGpu> Make(const RowCacheOptions& options, const Stream& queue);
-  // GPU memory that Make takes: the slots' and the workspace's, which is about 40 bytes for each of batch_rows.
+  // GPU memory that Make takes: the slots' and the workspace's, which is about 60 bytes for each of batch_rows.
   static uint64_t Bytes(const RowCacheOptions& options);
 
   uint32_t slots() const { return index_.buckets * kBucketSlots; }

@@ -66,7 +66,7 @@ class Bench {
   void Cache(uint32_t rows, uint32_t dim, bool full) {
     const RowLayout layout(dim, SparseOptimizerKind::kSgd);
     const uint64_t slot_bytes = layout.slot_bytes();
-    const RowCacheOptions options{layout, rows * (slot_bytes + 26), kBatch};
+    const RowCacheOptions options{layout, rows * (slot_bytes + 18), kBatch};
     auto cache = RowCacheGpu::Make(options, stream_);
     if (!cache.has_value()) {
       std::printf("no GPU memory for %u rows of dim %u\n", rows, dim);

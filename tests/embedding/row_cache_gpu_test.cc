@@ -110,26 +110,22 @@ class Twins {
     const uint32_t slots = cpu_.slots();
     if (slots == 0) return;
     const DeviceRowIndex& index = gpu_.index();
-    std::vector<RowName> names(slots);
+    std::vector<CacheEntry> entries(slots);
     std::vector<uint8_t> digests(slots), dirty(slots);
-    std::vector<uint64_t> scores(slots);
     std::vector<char> records(slots * options_.layout.slot_bytes());
-    Fetch(index.names, &names);
+    Fetch(index.entries, &entries);
     Fetch(index.digests, &digests);
     Fetch(index.dirty, &dirty);
-    Fetch(index.scores, &scores);
     Fetch(gpu_.records().data, &records);
     queue_.Synchronize();
     const size_t bytes = options_.layout.slot_bytes();
     for (uint32_t slot = 0; slot < slots; ++slot) {
-      ASSERT_EQ(scores[slot], cpu_.scores()[slot]) << "slot " << slot;
+      const RowName name{entries[slot].key, entries[slot].table};
+      ASSERT_EQ(entries[slot].score, cpu_.scores()[slot]) << "slot " << slot;
       ASSERT_EQ(dirty[slot], cpu_.dirty()[slot]) << "slot " << slot;
-      if (scores[slot] == 0) {
-        ASSERT_EQ(digests[slot], 0) << "slot " << slot;
-        continue;
-      }
-      ASSERT_TRUE(names[slot] == cpu_.names()[slot]) << "slot " << slot;
-      ASSERT_EQ(digests[slot], CacheDigestOf(NameBits(names[slot]))) << "slot " << slot;
+      ASSERT_EQ(digests[slot], entries[slot].score == 0 ? 0 : CacheDigestOf(NameBits(name))) << "slot " << slot;
+      if (entries[slot].score == 0) continue;
+      ASSERT_TRUE(name == cpu_.names()[slot]) << "slot " << slot;
       ASSERT_EQ(std::memcmp(records.data() + slot * bytes, cpu_.record(slot), bytes), 0) << "slot " << slot;
     }
   }
@@ -181,7 +177,7 @@ void PrintTo(const Shape& shape, std::ostream* out) {
 
 RowCacheOptions OptionsOf(const Shape& shape) {
   const RowLayout layout(shape.dim, shape.optimizer);
-  return {layout, shape.buckets * 128 * (layout.slot_bytes() + 26), std::max(shape.n, 300u)};
+  return {layout, shape.buckets * 128 * (layout.slot_bytes() + 18), std::max(shape.n, 300u)};
 }
 
 // Unique names, of about as many keys as have room, and a few edges.

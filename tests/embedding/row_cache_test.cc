@@ -28,7 +28,7 @@ constexpr uint64_t kNoneInFlight = ~uint64_t{0};
 
 RowCacheOptions Options(uint32_t dim, uint32_t buckets, uint32_t batch_rows) {
   const RowLayout layout(dim, SparseOptimizerKind::kAdagrad);
-  return {.layout = layout, .bytes = buckets * 128 * (layout.slot_bytes() + 26), .batch_rows = batch_rows};
+  return {.layout = layout, .bytes = buckets * 128 * (layout.slot_bytes() + 18), .batch_rows = batch_rows};
 }
 
 // A record whose every byte follows from the name and a version.
@@ -155,20 +155,42 @@ TEST(RowCache, EvictsTheLeastRecentlyUsedThenTheLeastFrequentThenTheLowestSlot) 
 TEST(RowCache, LookingUsesNoRow) {
   RowCacheCpu cache(Options(4, 1, 128));
   Insert(&cache, {{1, 1}}, {5, kNoneInFlight});
-  const std::vector<uint64_t> before(cache.scores().begin(), cache.scores().end());
+  const std::vector<uint32_t> before(cache.scores().begin(), cache.scores().end());
   Find(&cache, {{1, 1}, {2, 2}});
   EXPECT_TRUE(std::equal(before.begin(), before.end(), cache.scores().begin()));
   const RowCacheStep step{6, kNoneInFlight};
   Find(&cache, {{1, 1}}, &step);
-  EXPECT_EQ(cache.scores()[0], ScoreOf(UseOf(6), 2));
+  EXPECT_EQ(cache.scores()[0], UsedScore(FirstScore(5), 6));
 }
 
-TEST(RowCache, ScoresStopAtTheirEnds) {
-  EXPECT_EQ(UsedScore(ScoreOf(5, kFrequencyMax), 6), ScoreOf(6, kFrequencyMax));
-  EXPECT_EQ(UsedScore(ScoreOf(7, 3), 6), ScoreOf(7, 3)) << "a step gone by";
-  EXPECT_EQ(UseOf(0), 1u);
-  EXPECT_EQ(UseOf(~uint64_t{0}), UseOf(0xfffffffd));
-  EXPECT_GE(UseOf(uint64_t{1} << 40), UseOf(uint64_t{1} << 33)) << "pinned";
+TEST(RowCache, ScoresKeepTheLastStepAndCountSteps) {
+  EXPECT_EQ(UsedScore(FirstScore(5), 6), 6u << 8 | 2);
+  EXPECT_EQ(UsedScore(6u << 8 | 255, 7), 7u << 8 | 255);
+  EXPECT_EQ(UsedScore(7u << 8 | 3, 6), 7u << 8 | 3) << "a step gone by";
+  EXPECT_EQ(UsedScore(7u << 8 | 3, 7), 7u << 8 | 3) << "again";
+  const uint64_t wrap = uint64_t{3} << 24;
+  EXPECT_EQ(UsedScore(FirstScore(wrap - 1), wrap), 2u);
+  EXPECT_NE(FirstScore(wrap), 0u) << "not a free slot";
+}
+
+TEST(RowCache, RowsInUseArePinnedWhateverTheStep) {
+  const auto rank = [](uint64_t used, uint64_t step, uint64_t oldest) {
+    return EvictionRank(FirstScore(used), step, PinnedRecency({step, oldest}));
+  };
+  for (const uint64_t base : {uint64_t{1} << 24, (uint64_t{1} << 24) + 5, uint64_t{7} << 40, ~uint64_t{0} >> 1}) {
+    for (const uint64_t step : {base - 1, base, base + 1, base + 3}) {
+      for (uint64_t oldest = step - 3; oldest <= step + 3; ++oldest) {
+        for (uint64_t used = step - 6; used <= step + 6; ++used) {
+          EXPECT_EQ(rank(used, step, oldest) == kNeverEvicted, used >= oldest) << used << " " << step << " " << oldest;
+          EXPECT_TRUE(used + 1 >= oldest || rank(used, step, oldest) < rank(used + 1, step, oldest));
+        }
+      }
+      EXPECT_NE(rank(step, step, kNoneInFlight), kNeverEvicted) << "nothing in flight";
+      EXPECT_EQ(rank(step, step, 0), kNeverEvicted) << "in flight for ever";
+    }
+  }
+  EXPECT_LT(rank(0, 1, kNoneInFlight), rank(1, 1, kNoneInFlight)) << "the first steps";
+  EXPECT_GT(rank(0, 1, kNoneInFlight), 0u) << "after free slots";
 }
 
 // Of rows that are pinned, how many a cache refuses: what row_cache.h says of one bucket a row.
