@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "embedding/partition.h"
+#include "embedding/row_name.h"
 
 namespace sparrow {
 
@@ -33,6 +34,10 @@ class Dedup {
   std::vector<uint32_t> slots_;
   uint64_t mask_ = 0;
 };
+
+// The same for names of rows of several tables: the CPU half of embedding/dedup_gpu.h. REQUIRES: index.size() ==
+// names.size(), below 2^32 - 1.
+void UniqueNamesCpu(std::span<const RowName> names, std::vector<RowName>* unique, std::span<uint32_t> index);
 
 }  // namespace sparrow
 

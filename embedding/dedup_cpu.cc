@@ -37,4 +37,21 @@ void Dedup::Add(std::span<const Key> keys, std::span<uint32_t> index) {
   }
 }
 
+void UniqueNamesCpu(std::span<const RowName> names, std::vector<RowName>* unique, std::span<uint32_t> index) {
+  CHECK_EQ(names.size(), index.size());
+  CHECK_LT(names.size(), size_t{0xffffffff});
+  unique->clear();
+  std::vector<uint32_t> slots(std::bit_ceil(2 * names.size() + 1));  // Open addressing: position in unique + 1.
+  const uint64_t mask = slots.size() - 1;
+  for (size_t i = 0; i < names.size(); ++i) {
+    uint64_t position = NameBits(names[i]) & mask;
+    while (slots[position] != 0 && !((*unique)[slots[position] - 1] == names[i])) position = (position + 1) & mask;
+    if (slots[position] == 0) {
+      unique->push_back(names[i]);
+      slots[position] = static_cast<uint32_t>(unique->size());
+    }
+    index[i] = slots[position] - 1;
+  }
+}
+
 }  // namespace sparrow

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <utility>
 
 namespace sparrow {
 namespace {
@@ -71,6 +72,24 @@ TEST(Dedup, OneKeyAThousandTimesIsOneKey) {
   dedup.Add(keys, index);
   EXPECT_THAT(dedup.unique(), testing::ElementsAre(77));
   EXPECT_THAT(index, testing::Each(0u));
+}
+
+TEST(Dedup, NamesOfSeveralTablesAreToldApart) {
+  std::mt19937_64 random(2);
+  for (const size_t n : {0u, 1u, 33u, 257u, 70'001u}) {
+    std::vector<RowName> names(n);
+    for (RowName& name : names) name = {random() % 300 - 2, static_cast<uint32_t>(random() % 3) - 1};
+    std::vector<uint32_t> index(n, 12345);
+    std::vector<RowName> unique(3);
+    UniqueNamesCpu(names, &unique, index);
+    std::map<std::pair<uint32_t, Key>, uint32_t> first;
+    for (size_t i = 0; i < n; ++i) {
+      const auto [entry, is_new] = first.emplace(std::pair(names[i].table, names[i].key), first.size());
+      ASSERT_EQ(index[i], entry->second) << i;
+      ASSERT_TRUE(unique[index[i]] == names[i]) << i;
+    }
+    ASSERT_EQ(unique.size(), first.size());
+  }
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#ifndef SPARROW_EMBEDDING_DEDUP_GPU_H_
+#define SPARROW_EMBEDDING_DEDUP_GPU_H_
+
+// The CUDA half of embedding/dedup.h: unique names of a batch, in order of first appearance. Needs CUDA and base/cuda
+// only. Deterministic: every run and the CPU half give the same numbers.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/cuda/stream.h"
+#include "embedding/row_name.h"
+#include "embedding/sparse_update_gpu.h"
+
+namespace sparrow {
+
+// What is written, all in GPU memory.
+struct DeviceUnique {
+  RowName* names = nullptr;   // [names.max], of which the first *count are set.
+  uint32_t* count = nullptr;  // [1]
+  uint32_t* index = nullptr;  // [names.max]: of each name given, its position among the unique ones.
+};
+
+// For up to `names` names, below 2^31: 16 to 32 bytes for hashing and 8 for numbers for each.
+size_t UniqueWorkspaceBytes(uint32_t names);
+
+// Queued on `queue`; allocates nothing and waits for nothing. REQUIRES: workspace.bytes >=
+// UniqueWorkspaceBytes(names.max). It holds nothing between calls.
+void UniqueNamesGpu(const DeviceNames& names, const DeviceUnique& unique, const DeviceWorkspace& workspace,
+                    const Stream& queue);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_EMBEDDING_DEDUP_GPU_H_
