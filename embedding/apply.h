@@ -19,10 +19,6 @@ struct ApplyOptions {
   uint64_t step = 0;                // Kept as the row's last step.
 };
 
-// Larger gradients (after scaling) are refused like infinite ones: their squares would leave the optimizer's state
-// infinite, and the row lost, long before a weight is NaN.
-inline constexpr float kGradientMax = 1e15f;
-
 // InvalidArgument, naming table, key and column, if a gradient times `scale` is NaN or above kGradientMax in magnitude.
 absl::Status CheckGradients(const TableSpec& spec, std::span<const Key> keys /*[n]*/,
                             std::span<const float> gradients /*[n, dim]*/, double scale);

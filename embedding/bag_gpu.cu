@@ -3,92 +3,169 @@
 
 #include "base/cuda/launch.cuh"
 #include "embedding/bag_gpu.h"
+#include "embedding/elements.cuh"
 
 namespace sparrow {
 namespace {
 
 constexpr int kBlock = 256;
+constexpr uint32_t kBatch = 8;           // Rows that a group has under way together.
+constexpr uint32_t kBagsMax = 4;         // A group's.
+constexpr int64_t kWarpsAtLeast = 8448;  // 64 for each SM of an H200, before a group takes more bags than one.
 
-struct BagArguments {
+struct BagsArguments {
   DeviceBags bags;
-  const float* rows;
-  uint32_t dim;
-  float* output;
-  uint32_t stride;
-  uint32_t column;
+  DeviceRows rows;
+  DevicePooled output;
+  uint32_t bags_of_group;
+  bool in_fours;  // output.InFours(dim).
 };
 
-// One group of kLanes threads a bag (a warp holds 32 / kLanes bags); lane l owns vectors l, l + kLanes, ... of the row,
-// so a row is read in consecutive 16-byte (Vector = float4) or 4-byte (float) pieces, and each output is written once.
-// Bytes moved: dim * 4 a look-up (its row), 4 for its index, dim * 4 a bag. Bound by HBM.
-template <typename Vector, int kLanes>
-__global__ void __launch_bounds__(kBlock) BagForwardKernel(BagArguments a) {
-  constexpr int kWidth = sizeof(Vector) / sizeof(float);
-  const int64_t bag = (int64_t{blockIdx.x} * kBlock + threadIdx.x) / kLanes;
-  const uint32_t lane = threadIdx.x % kLanes;
-  if (bag >= a.bags.rows) return;
-  const uint32_t begin = a.bags.offsets[bag];
-  const uint32_t end = a.bags.offsets[bag + 1];
+// Where a group is in its bags [.., last).
+struct Place {
+  uint32_t bag;
+  uint32_t last;
+  uint32_t feature;
+  uint32_t sample;
+  uint32_t end;  // Where the bag's look-ups end.
+};
 
-  float scale = 1.0f;
-  if (a.bags.mean && end > begin) {
-    float total = 0;
-    for (uint32_t i = begin; i < end; ++i) total += a.bags.weights != nullptr ? a.bags.weights[i] : 1.0f;
-    scale = total != 0.0f ? 1.0f / total : 0.0f;
+// As embedding/bag_cpu.cc BagScale; weight_sum: of the bag's weights.
+__device__ float BagScale(const DeviceBags& bags, const Place& at, double weight_sum) {
+  if (bags.mean == nullptr || bags.mean[at.feature] == 0) return 1;
+  const double divisor = bags.weights != nullptr ? weight_sum : at.end - bags.offsets[at.bag];
+  return divisor == 0 ? 0 : static_cast<float>(1 / divisor);
+}
+
+template <ElementType kType>
+__device__ void StorePooled(const BagsArguments& a, const Place& at, uint32_t column, const float* values /*[4]*/) {
+  using Element = Packed<kType, 1>;
+  Element* to = static_cast<Element*>(a.output.values) + uint64_t{at.sample} * a.output.stride +
+                a.output.columns[at.feature] + column;
+  if (a.in_fours) {
+    *reinterpret_cast<Packed<kType, 4>*>(to) = Pack<kType, 4>(values);
+    return;
   }
-  const uint32_t vectors = a.dim / kWidth;
-  Vector* out = reinterpret_cast<Vector*>(a.output + bag * a.stride + a.column);
-  for (uint32_t v = lane; v < vectors; v += kLanes) {
-    float sum[kWidth] = {};
-    for (uint32_t i = begin; i < end; ++i) {
-      const Vector value = reinterpret_cast<const Vector*>(a.rows + size_t{a.bags.index[i]} * a.dim)[v];
-      const float weight = a.bags.weights != nullptr ? a.bags.weights[i] : 1.0f;
-      const float* elements = reinterpret_cast<const float*>(&value);
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) sum[e] += weight * elements[e];
+  for (uint32_t e = 0; e < 4; ++e) {
+    if (column + e < a.rows.dim) to[e] = Pack<kType, 1>(values + e);
+  }
+}
+
+// Columns column ... column + 4 of the bags from `at` on.
+template <ElementType kType, bool kWeighted>
+__device__ void PoolBags(const BagsArguments& a, Place at, uint32_t column) {
+  const char* rows = a.rows.data + uint64_t{4} * column;
+  const uint32_t lookups_end = a.bags.offsets[at.last];
+  float sum[4] = {};
+  double weight_sum = 0;
+  const auto finish = [&] {
+    const float scale = BagScale(a.bags, at, weight_sum);
+#pragma unroll
+    for (uint32_t e = 0; e < 4; ++e) sum[e] *= scale;
+    StorePooled<kType>(a, at, column, sum);
+#pragma unroll
+    for (uint32_t e = 0; e < 4; ++e) sum[e] = 0;
+    weight_sum = 0;
+    ++at.bag;
+    at.end = a.bags.offsets[min(at.bag + 1, at.last)];
+    if (++at.sample == a.bags.samples) {
+      at.sample = 0;
+      ++at.feature;
     }
-    Vector result;
-    float* elements = reinterpret_cast<float*>(&result);
+  };
+  for (uint32_t base = a.bags.offsets[at.bag]; base < lookups_end; base += kBatch) {
+    const uint32_t count = lookups_end - base;
+    float4 values[kBatch];
+    float weights[kWeighted ? kBatch : 1];
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) elements[e] = sum[e] * scale;
-    out[v] = result;
+    for (uint32_t u = 0; u < kBatch; ++u) {
+      values[u] = {};
+      if (u >= count) continue;
+      values[u] = *reinterpret_cast<const float4*>(rows + a.bags.index[base + u] * a.rows.slot_bytes);
+      if constexpr (kWeighted) weights[u] = a.bags.weights[base + u];
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < kBatch; ++u) {
+      if (u >= count) break;
+      while (base + u == at.end) finish();
+      const float* row = reinterpret_cast<const float*>(&values[u]);
+#pragma unroll
+      for (uint32_t e = 0; e < 4; ++e) sum[e] += kWeighted ? weights[u] * row[e] : row[e];
+      if constexpr (kWeighted) weight_sum += weights[u];
+    }
+  }
+  while (at.bag < at.last) finish();
+}
+
+// One group of kLanes threads takes bags_of_group bags that follow each other, and goes through their look-ups as one
+// sequence, kBatch at a time, so that short bags too have several rows under way; where a bag ends it is written. Lane
+// l owns columns 4 l ... 4 l + 3, then those 4 * kLanes further on, so a row is read in consecutive 16-byte pieces
+// (behind dim lies what pads a slot) and each output is written once. Bags of one feature lie side by side, so the
+// groups of a warp and the warps of a block have bags of like sizes; blocks in plenty level out those of features.
+//
+// Bytes moved: dim * 4 a look-up (its row), 4 for its index and 4 for a weight; dim elements a bag and 4 for its
+// offset. Bound by HBM.
+template <ElementType kType, bool kWeighted, int kLanes>
+__global__ void __launch_bounds__(kBlock, kWeighted ? 3 : 4) BagsForwardKernel(BagsArguments a) {
+  const int64_t group = (int64_t{blockIdx.x} * kBlock + threadIdx.x) / kLanes;
+  const int64_t first = group * a.bags_of_group;
+  const int64_t rows = a.bags.rows();
+  if (first >= rows) return;
+  Place at;
+  at.bag = static_cast<uint32_t>(first);
+  at.last = static_cast<uint32_t>(min(first + a.bags_of_group, rows));
+  at.feature = at.bag / a.bags.samples;
+  at.sample = at.bag - at.feature * a.bags.samples;
+  at.end = a.bags.offsets[at.bag + 1];
+  for (uint32_t column = threadIdx.x % kLanes * 4; column < a.rows.dim; column += kLanes * 4) {
+    PoolBags<kType, kWeighted>(a, at, column);
   }
 }
 
-template <typename Vector>
-void LaunchForLanes(const BagArguments& arguments, uint32_t lanes, const Stream& queue) {
-  const int64_t threads = arguments.bags.rows * lanes;
-  const int64_t grid = (threads + kBlock - 1) / kBlock;
-  switch (lanes) {
+template <ElementType kType, int kLanes>
+void LaunchOf(BagsArguments a, const Stream& queue) {
+  constexpr int kGroups = 32 / kLanes;  // Of a warp.
+  a.bags_of_group = static_cast<uint32_t>(std::clamp<int64_t>(a.bags.rows() / (kWarpsAtLeast * kGroups), 1, kBagsMax));
+  const int64_t groups = (a.bags.rows() + a.bags_of_group - 1) / a.bags_of_group;
+  const int64_t grid = (groups * kLanes + kBlock - 1) / kBlock;
+  if (a.bags.weights != nullptr) return Launch(BagsForwardKernel<kType, true, kLanes>, grid, kBlock, queue, a);
+  Launch(BagsForwardKernel<kType, false, kLanes>, grid, kBlock, queue, a);
+}
+
+template <ElementType kType>
+void LaunchForLanes(const BagsArguments& a, const Stream& queue) {
+  switch (std::min(32u, std::bit_ceil((a.rows.dim + 3) / 4))) {
     case 1:
-      return Launch(BagForwardKernel<Vector, 1>, grid, kBlock, queue, arguments);
+      return LaunchOf<kType, 1>(a, queue);
     case 2:
-      return Launch(BagForwardKernel<Vector, 2>, grid, kBlock, queue, arguments);
+      return LaunchOf<kType, 2>(a, queue);
     case 4:
-      return Launch(BagForwardKernel<Vector, 4>, grid, kBlock, queue, arguments);
+      return LaunchOf<kType, 4>(a, queue);
     case 8:
-      return Launch(BagForwardKernel<Vector, 8>, grid, kBlock, queue, arguments);
+      return LaunchOf<kType, 8>(a, queue);
     case 16:
-      return Launch(BagForwardKernel<Vector, 16>, grid, kBlock, queue, arguments);
+      return LaunchOf<kType, 16>(a, queue);
     default:
-      return Launch(BagForwardKernel<Vector, 32>, grid, kBlock, queue, arguments);
+      return LaunchOf<kType, 32>(a, queue);
   }
 }
-
-bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 }  // namespace
 
-void BagForwardGpu(const DeviceBags& bags, const float* rows, uint32_t dim, float* output, uint32_t stride,
-                   uint32_t column, const Stream& queue) {
-  const BagArguments arguments{bags, rows, dim, output, stride, column};
-  const bool wide = dim % 4 == 0 && stride % 4 == 0 && column % 4 == 0 && IsAligned16(rows) && IsAligned16(output);
-  const uint32_t vectors = wide ? dim / 4 : dim;
-  const uint32_t lanes = std::min(32u, std::bit_ceil(vectors));
-  if (wide) {
-    LaunchForLanes<float4>(arguments, lanes, queue);
-  } else {
-    LaunchForLanes<float>(arguments, lanes, queue);
+void BagsForwardGpu(const DeviceBags& bags, const DeviceRows& rows, const DevicePooled& output, const Stream& queue) {
+  if (bags.rows() == 0) return;
+  CHECK(bags.rows() <= INT32_MAX) << bags.rows() << " bags";
+  CHECK(rows.dim >= 1 && rows.slot_bytes >= uint64_t{4} * rows.dim) << "dim " << rows.dim;
+  CHECK(rows.slot_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0) << "rows must lie at 16 bytes";
+  const BagsArguments arguments{bags, rows, output, 1, output.InFours(rows.dim)};
+  switch (output.type) {
+    case ElementType::kFloat32:
+      return LaunchForLanes<ElementType::kFloat32>(arguments, queue);
+    case ElementType::kBfloat16:
+      return LaunchForLanes<ElementType::kBfloat16>(arguments, queue);
+    case ElementType::kFloat16:
+      return LaunchForLanes<ElementType::kFloat16>(arguments, queue);
   }
 }
 

@@ -67,6 +67,10 @@ SPARROW_HOST_DEVICE inline void InitState(const SparseOptimizer& o, const float*
   }
 }
 
+// Larger gradients (after scaling) are refused like infinite ones: their squares would leave the optimizer's state
+// infinite, and the row lost, long before a weight is NaN.
+inline constexpr float kGradientMax = 1e15f;
+
 // What all elements of a row share.
 struct RowStep {
   double learning_rate = 0;  // Schedule included.

@@ -1,10 +1,17 @@
 #include <algorithm>
-#include <bit>
-#include <cub/device/device_radix_sort.cuh>
+#include <cfloat>
 #include <type_traits>
 
+#include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
+#include "embedding/lanes.cuh"
 #include "embedding/sparse_update_gpu.h"
+#include "embedding/sparse_update_workspace.h"
+
+#ifndef SPARROW_AHEAD
+#define SPARROW_AHEAD 2
+#define SPARROW_BATCH 8
+#endif
 
 namespace sparrow {
 namespace {
@@ -13,113 +20,26 @@ constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
 constexpr uint32_t kEveryLane = 0xffffffff;
 constexpr uint32_t kTileMax = 32;
-constexpr uint32_t kChunk = 64;  // Look-ups of a row that are summed one after the other. A row with more is heavy.
 constexpr uint32_t kStaged = kTileMax + kChunk;
 constexpr uint32_t kFew = 2;             // A row of up to so many look-ups takes a smaller group of lanes than others.
 constexpr uint32_t kHeavyBlocks = 1056;  // 8 for each SM of an H200.
-constexpr uint32_t kDimMax = 4096;
-
-// Where a look-up's gradient is and what it is multiplied by.
-struct Source {
-  uint32_t bag;
-  float factor;
-};
-
-// The parts of a workspace.
-struct Workspace {
-  uint32_t* slots_in;    // [lookups]: slot of a look-up; size.slots: none.
-  uint32_t* values_in;   // [lookups]: its bag, or, where factors are not all 1, its number.
-  uint32_t* slots;       // [lookups]: the same, sorted by slot.
-  uint32_t* values;      // [lookups]
-  Source* sources;       // [lookups], not sorted. Used where factors are not all 1.
-  float* partials;       // [2 * (lookups / kChunk + 1), dim]: sums of the chunks of heavy rows.
-  uint32_t* heavy;       // [lookups / kChunk + 1]: where in `slots` the heavy rows begin, in any order.
-  uint32_t* heavy_rows;  // [1]: how many they are.
-  char* sort;            // What the sort needs: the rest.
-  size_t bytes;          // Of all but `sort`.
-};
-
-int SlotBits(uint32_t slots) { return std::bit_width(slots); }  // "None" is slots itself.
-
-Workspace Divide(const SparseUpdateSize& size, void* memory) {
-  Workspace w = {};
-  const auto take = [&](auto** part, size_t items) {
-    *part = reinterpret_cast<std::remove_reference_t<decltype(*part)>>(static_cast<char*>(memory) + w.bytes);
-    w.bytes += (items * sizeof(**part) + 255) / 256 * 256;
-  };
-  const size_t lookups = size.lookups;
-  const size_t chunks = lookups / kChunk + 1;
-  take(&w.slots_in, lookups);
-  take(&w.values_in, lookups);
-  take(&w.slots, lookups);
-  take(&w.values, lookups);
-  take(&w.sources, lookups);
-  take(&w.partials, 2 * chunks * size.dim);
-  take(&w.heavy, chunks);
-  take(&w.heavy_rows, 1);
-  take(&w.sort, 0);
-  return w;
-}
-
-// As embedding/bag_cpu.cc BagScale.
-__device__ float BagScale(const DeviceBags& bags, uint32_t begin, uint32_t end) {
-  if (!bags.mean) return 1;
-  double divisor = end - begin;
-  if (bags.weights != nullptr) {
-    divisor = 0;
-    for (uint32_t j = begin; j < end; ++j) divisor += bags.weights[j];
-  }
-  return divisor == 0 ? 0 : static_cast<float>(1 / divisor);
-}
-
-// What the sort takes. One thread a bag finds its scale; then the warp goes through the look-ups of its 32 bags, which
-// lie side by side, and each lane finds by halving to whose bag its look-up belongs. Bytes moved, a look-up: 4 in, 8
-// out, and with factors 8 more out (and a weight in); 4 a bag. Bound by HBM, or by L2 where a batch fits.
-__global__ void __launch_bounds__(kBlock) SourcesKernel(DeviceBags bags, SparseUpdateSize size, Workspace w) {
-  const int64_t thread = int64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const uint32_t lane = threadIdx.x % 32;
-  if (thread == 0) *w.heavy_rows = 0;
-  if (thread < size.lookups && thread >= bags.offsets[bags.rows]) {
-    w.slots_in[thread] = size.slots;
-    w.values_in[thread] = 0;
-  }
-  const int64_t first_bag = thread - lane;
-  if (first_bag >= bags.rows) return;
-  const uint32_t begin = bags.offsets[min(thread, bags.rows)];
-  const uint32_t end = bags.offsets[min(thread + 1, bags.rows)];
-  const float scale = BagScale(bags, begin, end);
-  const uint32_t last = __shfl_sync(kEveryLane, end, 31);
-  for (uint32_t base = __shfl_sync(kEveryLane, begin, 0); base < last; base += 32) {
-    const uint32_t lookup = base + lane;
-    uint32_t bag = 0;  // The last one that begins at or before the look-up.
-#pragma unroll
-    for (uint32_t step = 16; step > 0; step /= 2) {
-      if (__shfl_sync(kEveryLane, begin, bag + step) <= lookup) bag += step;
-    }
-    const float bag_scale = __shfl_sync(kEveryLane, scale, bag);
-    if (lookup >= last) continue;
-    const uint32_t source_bag = static_cast<uint32_t>(first_bag) + bag;
-    w.slots_in[lookup] = bags.index[lookup];
-    if (bags.weights == nullptr && !bags.mean) {
-      w.values_in[lookup] = source_bag;
-    } else {
-      w.values_in[lookup] = lookup;
-      w.sources[lookup] = {source_bag, bags.weights != nullptr ? bags.weights[lookup] * bag_scale : bag_scale};
-    }
-  }
-}
 
 struct UpdateArguments {
   Workspace w;
   SparseUpdateSize size;
-  DeviceGradients gradients;
+  DevicePooled gradients;
+  uint32_t samples;
+  bool factors;   // HasFactors.
+  uint32_t tile;  // Sorted look-ups whose rows are one warp's: a power of two, kTileMax at most.
+  unsigned long long* refused_rows;
+  // Of an update.
   SparseOptimizer optimizer;
   const SparseStep* step;
   char* records;
   uint64_t slot_bytes;
   uint64_t metadata_offset;
-  bool factors;   // Whether they are in w.sources, or all 1.
-  uint32_t tile;  // Sorted look-ups whose rows are one warp's: a power of two, kTileMax at most.
+  // Of sums alone.
+  float* sums;
 };
 
 // Few look-ups are spread over many warps. (No sum depends on it.)
@@ -130,22 +50,12 @@ uint32_t TileOf(uint32_t lookups) {
   return tile;
 }
 
-// A sorted look-up.
-struct Staged {
-  uint64_t offset;  // Of its gradient in gradients.values.
-  float factor;
-};
-
 __device__ Staged Stage(const UpdateArguments& a, uint32_t position) {
   const uint32_t value = a.w.values[position];
   const Source source = a.factors ? a.w.sources[value] : Source{value, 1.0f};
-  const uint32_t feature = source.bag / a.gradients.samples;
-  const uint32_t sample = source.bag - feature * a.gradients.samples;
+  const uint32_t feature = source.bag / a.samples;
+  const uint32_t sample = source.bag - feature * a.samples;
   return {uint64_t{sample} * a.gradients.stride + a.gradients.columns[feature], source.factor};
-}
-
-__device__ void Prefetch(const void* begin, uint32_t offset, uint64_t bytes) {
-  if (offset < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(begin) + offset));
 }
 
 // The first of the sorted keys[begin, end) that is not below `key`, or end. All lanes of a warp call it alike.
@@ -162,210 +72,168 @@ __device__ uint32_t FirstNotBelow(const uint32_t* keys, uint32_t begin, uint32_t
   return begin;
 }
 
-// What one lane of a group of kLanes owns of a row, kElements of it at a time: kVectors vectors, kStride apart.
-template <typename V, int kLaneCount, int kVectorCount>
-struct Lane {
-  using Vector = V;
-  static constexpr uint32_t kLanes = kLaneCount;
-  static constexpr uint32_t kVectors = kVectorCount;
-  static constexpr uint32_t kWidth = sizeof(Vector) / sizeof(float);
-  static constexpr uint32_t kStride = kLanes * kWidth;
-  static constexpr uint32_t kOwn = kVectors * kWidth;
-  static constexpr uint32_t kElements = kLanes * kOwn;
+// Counts a row, by a group, if one of its lanes does not find its elements good.
+template <typename L>
+__device__ bool AllGood(bool good, unsigned long long* bad_rows) {
+  const bool all = __all_sync(L::Mask(), good);
+  if (!all && L::lane() == 0) atomicAdd(bad_rows, 1ull);
+  return all;
+}
 
-  __device__ static uint32_t lane() { return threadIdx.x % kLanes; }
-  __device__ static uint32_t Mask() { return 0xffffffff >> (32 - kLanes) << (threadIdx.x % 32 / kLanes * kLanes); }
+// What is done with the summed gradient of a row: the optimizer's update.
+template <SparseOptimizerKind kKind>
+struct Update {
+  static constexpr bool kMeanSquare = UsesMeanSquare(kKind);
+  static constexpr int kArrays = StateFloats(kKind, 2) / 2;        // Of dim floats, in a row's state.
+  static constexpr bool kScalar = StateFloats(kKind, 2) % 2 == 1;  // One number a row.
+  static constexpr bool kUsesUpdates =
+      kKind == SparseOptimizerKind::kAdam || kKind == SparseOptimizerKind::kRowwiseAdam;
+  // Blocks on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7 %
+  // (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; others were not tried.
+  static constexpr int kMinBlocks = kArrays == 0 ? 4 : 1;
 
-  // Elements base ... base + kElements of an array of dim floats.
-  __device__ static void Load(const float* from, uint32_t base, uint32_t dim, float* own) {
-#pragma unroll
-    for (uint32_t i = 0; i < kVectors; ++i) {
-      const uint32_t column = base + i * kStride + lane() * kWidth;
-      Vector value = {};
-      if (column < dim) value = *reinterpret_cast<const Vector*>(from + column);
-#pragma unroll
-      for (uint32_t e = 0; e < kWidth; ++e) own[i * kWidth + e] = reinterpret_cast<const float*>(&value)[e];
-    }
+  template <typename L>
+  __device__ static void Ahead(const UpdateArguments& a, uint32_t slot) {
+    Prefetch<L>(a.records + slot * a.slot_bytes, a.slot_bytes);
   }
-  __device__ static void Store(const float* own, uint32_t base, uint32_t dim, float* to) {
+
+  // One row, by a group, as embedding/apply_cpu.cc RowUpdate. gradient(base, own) gives the lane's elements of the
+  // row's summed gradient.
+  template <typename L, typename Gradient>
+  __device__ static void Row(const UpdateArguments& a, uint32_t slot, float* scratch, const Gradient& gradient) {
+    const uint32_t lane = L::lane();
+    const uint32_t dim = a.size.dim;
+    char* record = a.records + slot * a.slot_bytes;
+    float* weights = reinterpret_cast<float*>(record);
+    float* state = weights + dim;
+    uint32_t* metadata = reinterpret_cast<uint32_t*>(record + a.metadata_offset);  // RowMetadata, word by word.
+
+    // All loads before the first wait.
+    uint32_t word = 0;  // Lane 0: updates. Lane 1: frequency. Lanes 2 and 3: last_step.
+    if (lane < 4) word = lane < 2 ? metadata[lane] : reinterpret_cast<const uint32_t*>(&a.step->step)[lane - 2];
+    float scalar = 0;
+    if constexpr (kScalar) scalar = state[kArrays * dim];
+    float w[L::kOwn], g[L::kOwn];
+    float s[kArrays * L::kOwn + 1];
+    const auto load = [&](uint32_t base) {
+      L::Load(weights, base, dim, w);
 #pragma unroll
-    for (uint32_t i = 0; i < kVectors; ++i) {
-      const uint32_t column = base + i * kStride + lane() * kWidth;
-      Vector value;
+      for (int i = 0; i < kArrays; ++i) L::Load(state + i * dim, base, dim, s + i * L::kOwn);
+    };
+    load(0);
+    RowStep step{.learning_rate = a.optimizer.learning_rate * a.step->learning_rate_factor,
+                 .gradient_scale = static_cast<float>(a.step->gradient_scale)};
+    bool good = true;
+    const auto checked = [&](uint32_t base, float* own) {
+      gradient(base, own);
 #pragma unroll
-      for (uint32_t e = 0; e < kWidth; ++e) reinterpret_cast<float*>(&value)[e] = own[i * kWidth + e];
-      if (column < dim) *reinterpret_cast<Vector*>(to + column) = value;
+      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(own[e] * step.gradient_scale) <= kGradientMax;
+    };
+    double mean_square = 0;
+    if constexpr (kMeanSquare) {
+      mean_square = GroupMeanSquare<L>(dim, step.gradient_scale, scratch, checked, g);
+    } else {
+      for (uint32_t base = 0; base < L::End(dim); base += L::kElements) checked(base, g);
+    }
+    if (!AllGood<L>(good, a.refused_rows)) return;
+    word += lane < 2 && word != 0xffffffff ? 1 : 0;
+    if constexpr (kUsesUpdates) step.updates = __shfl_sync(L::Mask(), word, 0, L::kLanes);
+
+    const bool summed = L::End(dim) <= L::kElements;
+    for (uint32_t base = 0; base < L::End(dim); base += L::kElements) {
+      if (base > 0) load(base);
+      if (!summed) gradient(base, g);
+      s[kArrays * L::kOwn] = scalar;
+      UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, w, s);
+      L::Store(w, base, dim, weights);
+#pragma unroll
+      for (int i = 0; i < kArrays; ++i) L::Store(s + i * L::kOwn, base, dim, state + i * dim);
+    }
+    if (lane < 4) metadata[lane] = word;
+    if constexpr (kScalar) {
+      __syncwarp(L::Mask());  // All lanes have read it.
+      if (lane == 0) state[kArrays * dim] = s[kArrays * L::kOwn];
     }
   }
 };
 
-// The lane's elements of the sum of `count` look-ups. Loads of kBatch of them are under way together.
-template <typename L, uint32_t kBatch>
-__device__ void SumLookups(const DeviceGradients& gradients, const Staged* staged, uint32_t count, uint32_t base,
-                           uint32_t dim, float* sum) {
+// The other thing that is done with it: it is written.
+struct Sum {
+  static constexpr bool kMeanSquare = false;
+  static constexpr int kMinBlocks = 4;
+
+  template <typename L>
+  __device__ static void Ahead(const UpdateArguments&, uint32_t) {}
+
+  template <typename L, typename Gradient>
+  __device__ static void Row(const UpdateArguments& a, uint32_t slot, float*, const Gradient& gradient) {
+    bool good = true;
+    for (uint32_t base = 0; base < L::End(a.size.dim); base += L::kElements) {
+      float sum[L::kOwn];
+      gradient(base, sum);
 #pragma unroll
-  for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] = 0;
-  for (uint32_t i = 0; i < count; i += kBatch) {
-    float values[kBatch][L::kOwn];
-    float factors[kBatch];
-#pragma unroll
-    for (uint32_t u = 0; u < kBatch; ++u) {
-      const Staged lookup = staged[min(i + u, count - 1)];
-      factors[u] = lookup.factor;
-      L::Load(gradients.values + lookup.offset, base, i + u < count ? dim : 0, values[u]);  // 0 behind the last one.
+      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(sum[e]) <= FLT_MAX;
+      L::Store(sum, base, a.size.dim, a.sums + uint64_t{slot} * a.size.dim);
     }
-#pragma unroll
-    for (uint32_t u = 0; u < kBatch; ++u) {
-#pragma unroll
-      for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += factors[u] * values[u][e];
-    }
+    AllGood<L>(good, a.refused_rows);
   }
-}
+};
 
-// MeanSquare (embedding/optimizer.h), bit for bit, by a group. gradient(base, own) gives the lane's elements, which
-// are handed over in `scratch`; `own` keeps the last ones.
-template <typename L, typename Gradient>
-__device__ double GroupMeanSquare(uint32_t dim, float scale, float* scratch /*[L::kElements]*/,
-                                  const Gradient& gradient, float* own) {
-  constexpr uint32_t kSums = 16;
-  constexpr uint32_t kLanes = L::kLanes;
-  constexpr uint32_t kLaneSums = kLanes >= kSums ? 1 : kSums / kLanes;  // Sums lane, lane + kLanes, ...
-  double sums[kLaneSums] = {};
-  for (uint32_t base = 0; base < dim; base += L::kElements) {
-    gradient(base, own);
-    const uint32_t elements = min(L::kElements, dim - base);
-    __syncwarp(L::Mask());
-    L::Store(own, 0, elements, scratch);
-    __syncwarp(L::Mask());
-#pragma unroll
-    for (uint32_t i = 0; i < kLaneSums; ++i) {
-      for (uint32_t k = (L::lane() + i * kLanes) % kSums; k < elements; k += kSums) {
-        const double g = scratch[k] * scale;
-        sums[i] += g * g;
-      }
-    }
-  }
-#pragma unroll
-  for (uint32_t width = kSums / 2; width > 0; width /= 2) {
-    if (width >= kLanes) {
-#pragma unroll
-      for (uint32_t i = 0; i < width / kLanes; ++i) sums[i] += sums[(i + width / kLanes) % kLaneSums];
-    } else {
-      sums[0] += __shfl_down_sync(L::Mask(), sums[0], width, kLanes);
-    }
-  }
-  const double sum = __shfl_sync(L::Mask(), sums[0], 0, kLanes);
-  if ((dim & (dim - 1)) != 0) return sum / dim;
-  return sum * __hiloint2double((1023 - (31 - __clz(dim))) << 20, 0);  // 1 / dim: the same, sooner.
-}
-
-SPARROW_HOST_DEVICE constexpr uint32_t ArraysOf(SparseOptimizerKind kind) {
-  return StateFloats(kind, 2) / 2;
-}  // Of dim floats.
-SPARROW_HOST_DEVICE constexpr uint32_t ScalarsOf(SparseOptimizerKind kind) {
-  return StateFloats(kind, 2) % 2;
-}  // One number a row.
-
-// One update of one row by a group, as embedding/apply_cpu.cc RowUpdate. gradient(base, own) gives the lane's elements
-// of the row's summed gradient.
-template <SparseOptimizerKind kKind, typename L, typename Gradient>
-__device__ void UpdateRecord(const UpdateArguments& a, const RowStep& batch, uint64_t last_step, uint32_t slot,
-                             float* scratch, const Gradient& gradient) {
-  constexpr int kArrays = ArraysOf(kKind);
-  constexpr bool kScalar = ScalarsOf(kKind) == 1;
-  constexpr bool kUsesUpdates = kKind == SparseOptimizerKind::kAdam || kKind == SparseOptimizerKind::kRowwiseAdam;
-  const uint32_t lane = L::lane();
-  const uint32_t dim = a.size.dim;
-  char* record = a.records + slot * a.slot_bytes;
-  float* weights = reinterpret_cast<float*>(record);
-  float* state = weights + dim;
-  uint32_t* metadata = reinterpret_cast<uint32_t*>(record + a.metadata_offset);  // RowMetadata, word by word.
-
-  // All loads before the first wait.
-  uint32_t word = lane < 2 ? metadata[lane] : 0;  // Lane 0: updates. Lane 1: frequency.
-  float scalar = 0;
-  if constexpr (kScalar) scalar = state[kArrays * dim];
-  float w[L::kOwn], g[L::kOwn];
-  float s[kArrays * L::kOwn + 1];
-  const auto load = [&](uint32_t base) {
-    L::Load(weights, base, dim, w);
-#pragma unroll
-    for (int i = 0; i < kArrays; ++i) L::Load(state + i * dim, base, dim, s + i * L::kOwn);
-  };
-  load(0);
-  RowStep step = batch;
-  double mean_square = 0;
-  if constexpr (UsesMeanSquare(kKind)) {
-    mean_square = GroupMeanSquare<L>(dim, step.gradient_scale, scratch, gradient, g);
-  }
-  word += lane < 2 && word != 0xffffffff ? 1 : 0;
-  if (lane == 2) word = static_cast<uint32_t>(last_step);
-  if (lane == 3) word = static_cast<uint32_t>(last_step >> 32);
-  if constexpr (kUsesUpdates) step.updates = __shfl_sync(L::Mask(), word, 0, L::kLanes);
-
-  const bool summed = UsesMeanSquare(kKind) && dim <= L::kElements;
-  for (uint32_t base = 0; base < dim; base += L::kElements) {
-    if (base > 0) load(base);
-    if (!summed) gradient(base, g);
-    s[kArrays * L::kOwn] = scalar;
-    UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, w, s);
-    L::Store(w, base, dim, weights);
-#pragma unroll
-    for (int i = 0; i < kArrays; ++i) L::Store(s + i * L::kOwn, base, dim, state + i * dim);
-  }
-  if (lane < 4) metadata[lane] = word;
-  if constexpr (kScalar) {
-    __syncwarp(L::Mask());  // All lanes have read it.
-    if (lane == 0) state[kArrays * dim] = s[kArrays * L::kOwn];
-  }
-}
-
-__device__ RowStep BatchStep(const UpdateArguments& a) {
-  return {.learning_rate = a.optimizer.learning_rate * a.step->learning_rate_factor,
-          .gradient_scale = static_cast<float>(a.step->gradient_scale)};
-}
-
-// Of the update on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7
-// % (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; others were not tried.
-constexpr int MinBlocks(SparseOptimizerKind kind) { return ArraysOf(kind) == 0 ? 4 : 1; }
+// Look-ups begin ... end of a tile: a row's, or a chunk's. Where a row ends more than kChunk behind its begin, `end` is
+// anywhere from there on.
+struct Span {
+  uint16_t begin;
+  uint16_t end;
+};
 
 // What a warp has to do. Positions are relative to `first`.
 struct Tile {
-  uint32_t first;          // Sorted look-up.
-  const Staged* staged;    // [kStaged]
-  const uint32_t* slots;   // [kTileMax]
-  const uint32_t* begins;  // [rows]: where rows begin.
-  uint32_t rows;
-  uint32_t last_end;  // Where the last of them ends, or more than kChunk behind its begin.
-  bool has_chunk;     // Of a row that begins in an earlier tile.
-  uint32_t chunk;     // Where it begins.
-  uint32_t chunk_end;
+  uint32_t first;         // Sorted look-up.
+  const Staged* staged;   // [kStaged]
+  const uint32_t* slots;  // [kTileMax]
+  const Span* rows;       // [rows_end]
+  uint32_t rows_end;
+  Span chunk;  // Of a row that begins in an earlier tile; or empty.
 };
 
-// The tile's rows that have look-ups least to most in number; with no limit, the chunk too.
-template <SparseOptimizerKind kKind, typename L, uint32_t kBatch>
-__device__ void UpdateRows(const UpdateArguments& a, const Tile& tile, uint32_t least, uint32_t most,
-                           float* scratch /*[32 * L::kOwn]*/) {
-  const RowStep batch = BatchStep(a);
-  const uint64_t last_step = a.step->step;
+// The tile's rows from number `from` to number `to`; where kLast, the chunk too. Groups take them in turn; while one is
+// at work, what it takes next is brought into L2.
+template <typename Action, typename L, uint32_t kBatch, bool kLast>
+__device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t from, uint32_t to,
+                          float* scratch /*[32 * L::kOwn]*/) {
+  constexpr uint32_t kGroups = 32 / L::kLanes;
   const uint32_t group = threadIdx.x % 32 / L::kLanes;
-  const uint32_t tasks = tile.rows + (tile.has_chunk && most > kChunk ? 1 : 0);
-  for (uint32_t task = group; task < tasks; task += 32 / L::kLanes) {
-    const bool own = task < tile.rows;
-    const uint32_t begin = own ? tile.begins[task] : tile.chunk;
-    const uint32_t end = !own ? tile.chunk_end : task + 1 < tile.rows ? tile.begins[task + 1] : tile.last_end;
-    if (own && (end - begin < least || end - begin > most)) continue;
+  if (kLast && tile.chunk.begin < tile.chunk.end) ++to;
+  for (uint32_t task = from + group; task < to; task += kGroups) {
+    const bool own = task < tile.rows_end;
+    const Span span = own ? tile.rows[task] : tile.chunk;
+    const uint32_t begin = span.begin, end = span.end;
+#if SPARROW_AHEAD >= 1
+    if (task + kGroups < min(to, tile.rows_end)) {
+      const Span next = tile.rows[task + kGroups];
+      Action::template Ahead<L>(a, tile.slots[next.begin]);
+#if SPARROW_AHEAD >= 2
+      const auto prefetch = [&](uint32_t look) {
+        const uint64_t element = ElementBytes(a.gradients.type);
+        Prefetch<L>(static_cast<const char*>(a.gradients.values) + tile.staged[look].offset * element,
+                    a.size.dim * element);
+      };
+      prefetch(next.begin);
+      if (next.begin + 1 < next.end) prefetch(next.begin + 1);
+#endif
+    }
+#endif
     const uint32_t count = min(end - begin, kChunk);
     const auto gradient = [&](uint32_t base, float* sum) {
       SumLookups<L, kBatch>(a.gradients, tile.staged + begin, count, base, a.size.dim, sum);
     };
     if (own && end - begin <= kChunk) {
-      UpdateRecord<kKind, L>(a, batch, last_step, tile.slots[begin], scratch + group * L::kElements, gradient);
+      Action::template Row<L>(a, tile.slots[begin], scratch + group * L::kElements, gradient);
       continue;
     }
     // No two chunks of one kind begin within the same 64 look-ups.
     const uint64_t row = 2 * ((tile.first + begin) / kChunk) + (own ? 1 : 0);
-    for (uint32_t base = 0; base < a.size.dim; base += L::kElements) {
+    for (uint32_t base = 0; base < L::End(a.size.dim); base += L::kElements) {
       float sum[L::kOwn];
       gradient(base, sum);
       L::Store(sum, base, a.size.dim, a.w.partials + row * a.size.dim);
@@ -382,16 +250,18 @@ __device__ void UpdateRows(const UpdateArguments& a, const Tile& tile, uint32_t 
 //
 // Bytes moved: a look-up, its gradient (4 * dim) and 8 for slot and bag; a row, its record read and written. Above dim
 // 256, row-wise optimizers read the gradients twice, the second time from L1 or L2. Bound by HBM.
-template <SparseOptimizerKind kKind, typename Few, typename L>
-__global__ void __launch_bounds__(kBlock, MinBlocks(kKind)) UpdateKernel(UpdateArguments a) {
+template <typename Action, typename Few, typename L>
+__global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(UpdateArguments a) {
   constexpr uint32_t kScratch = 32 * (Few::kOwn > L::kOwn ? Few::kOwn : L::kOwn);  // A warp's.
   __shared__ Staged staged_of_warp[kWarps][kStaged];
   __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
   __shared__ uint32_t begins_of_warp[kWarps][kTileMax];
-  __shared__ alignas(16) float scratch[UsesMeanSquare(kKind) ? kWarps * kScratch : 1];
+  __shared__ Span rows_of_warp[kWarps][kTileMax];
+  __shared__ alignas(16) float scratch[Action::kMeanSquare ? kWarps * kScratch : 1];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Staged* staged = staged_of_warp[warp];
   uint32_t* begins = begins_of_warp[warp];  // Where the rows that begin in this tile do.
+  Span* rows = rows_of_warp[warp];
   const uint32_t none = a.size.slots;
   const uint64_t tile = (uint64_t{blockIdx.x} * kWarps + warp) * a.tile;
   if (tile >= a.size.lookups) return;
@@ -433,43 +303,54 @@ __global__ void __launch_bounds__(kBlock, MinBlocks(kKind)) UpdateKernel(UpdateA
   }
   __syncwarp();
 
-  const Tile work{first,
-                  staged,
-                  slots_of_warp[warp],
-                  begins,
-                  static_cast<uint32_t>(__popc(starts)),
-                  last_end,
-                  chunk < min(chunk_end, a.tile),
-                  chunk,
-                  chunk_end};
-  float* own_scratch = scratch + (UsesMeanSquare(kKind) ? warp * kScratch : 0);
+  // The rows: first those of few look-ups.
   constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
-  if constexpr (kTwoPasses) {
-    UpdateRows<kKind, Few, kFew>(a, work, 1, kFew, own_scratch);
-    __syncwarp();
+  const uint32_t row_count = __popc(starts);
+  const uint32_t begin = lane < row_count ? begins[lane] : 0;
+  const uint32_t end = lane + 1 < row_count ? begins[lane + 1] : last_end;
+  const bool is_few = kTwoPasses && lane < row_count && end - begin <= kFew;
+  const uint32_t few = __ballot_sync(kEveryLane, is_few);
+  const uint32_t before_lane = (1u << lane) - 1;
+  const uint32_t place = is_few ? __popc(few & before_lane) : __popc(few) + __popc(~few & before_lane);
+  if (lane < row_count) rows[place] = {static_cast<uint16_t>(begin), static_cast<uint16_t>(end)};
+  __syncwarp();
+
+  Tile work{first, staged, slots_of_warp[warp], rows, row_count, {}};
+  if (chunk < min(chunk_end, a.tile)) {
+    work.chunk = {static_cast<uint16_t>(chunk), static_cast<uint16_t>(chunk_end)};
   }
-  UpdateRows<kKind, L, kTwoPasses && !UsesMeanSquare(kKind) ? 8 : 4>(a, work, kTwoPasses ? kFew + 1 : 1, 0xffffffff,
-                                                                     own_scratch);
+  float* own_scratch = scratch + (Action::kMeanSquare ? warp * kScratch : 0);
+  if constexpr (kTwoPasses) {
+    const uint32_t few_count = __popc(few);
+#if SPARROW_AHEAD >= 1
+    if (few_count < row_count) Action::template Ahead<L>(a, work.slots[rows[few_count].begin]);
+#endif
+    ActOnRows<Action, Few, kFew, false>(a, work, 0, few_count, own_scratch);
+    __syncwarp();
+    ActOnRows<Action, L, SPARROW_BATCH, true>(a, work, few_count, row_count, own_scratch);
+  } else {
+    ActOnRows<Action, L, 4, true>(a, work, 0, row_count, own_scratch);
+  }
 }
 
 // The heavy rows, a block each: warp i adds chunks i, i + 8, ...; the warps' sums are added in their order; the first
 // warp updates the row. Bytes moved: a chunk of 64 look-ups, 4 * dim; a row, its record read and written. Bound by L2's
 // latency, because heavy rows are few.
-template <SparseOptimizerKind kKind, typename Vector>
+template <typename Action, uint32_t kWidth>
 __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
-  using L = Lane<Vector, 32, 1>;
+  using L = Lane<kWidth, 32, 1, false>;
   __shared__ alignas(16) float parts[kWarps][L::kElements];
-  __shared__ alignas(16) float total[kDimMax];
+  __shared__ alignas(16) float total[kSparseUpdateDimMax];
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t dim = a.size.dim;
   const uint32_t heavy_rows = *a.w.heavy_rows;
   for (uint32_t h = blockIdx.x; h < heavy_rows; h += gridDim.x) {
     const uint32_t begin = a.w.heavy[h];
     const uint32_t slot = a.w.slots[begin];
-    if (warp == 0) Prefetch(a.records + slot * a.slot_bytes, L::lane() * 128, a.slot_bytes);
+    if (warp == 0) Action::template Ahead<L>(a, slot);
     const uint32_t end = FirstNotBelow(a.w.slots, begin, a.size.lookups, slot + 1);
     const uint32_t chunks = (end - begin + kChunk - 1) / kChunk;
-    for (uint32_t base = 0; base < dim; base += L::kElements) {
+    for (uint32_t base = 0; base < L::End(dim); base += L::kElements) {
       float sum[L::kOwn] = {};
 #pragma unroll 4
       for (uint32_t c = warp; c < chunks; c += kWarps) {
@@ -490,105 +371,125 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
       __syncthreads();
     }
     if (warp == 0) {
-      UpdateRecord<kKind, L>(a, BatchStep(a), a.step->step, slot, parts[0],
-                             [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
+      Action::template Row<L>(a, slot, parts[0], [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
     }
     __syncthreads();
   }
 }
 
-template <SparseOptimizerKind kKind, typename Few, typename L = Few>
+// One thread a sorted look-up: the first of its row sets the row's bit. Bytes moved: 4 a look-up. Bound by HBM, or by
+// L2's atomic operations where rows repeat little.
+__global__ void __launch_bounds__(kBlock) ReadRowsKernel(SparseUpdateSize size, Workspace w) {
+  const int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (i >= size.lookups) return;
+  const uint32_t slot = w.slots[i];
+  if (slot == size.slots || (i > 0 && w.slots[i - 1] == slot)) return;
+  atomicOr(w.read + slot / 32, 1u << slot % 32);
+}
+
+// One warp for 32 rows: those that no look-up reads become 0. Bytes moved: 4 * dim each. Bound by HBM.
+template <uint32_t kWidth>
+__global__ void __launch_bounds__(kBlock) ZeroRowsKernel(SparseUpdateSize size, Workspace w, float* sums) {
+  using L = Lane<kWidth, 32, 1, false>;
+  const uint64_t word = (uint64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
+  const uint64_t first = word * 32;
+  if (first >= size.slots) return;
+  uint32_t unread = ~w.read[word];
+  if (size.slots - first < 32) unread &= (1u << (size.slots - first)) - 1;
+  const float zeros[L::kOwn] = {};
+  for (; unread != 0; unread &= unread - 1) {
+    float* row = sums + (first + __ffs(unread) - 1) * size.dim;
+    for (uint32_t base = 0; base < L::End(size.dim); base += L::kElements) L::Store(zeros, base, size.dim, row);
+  }
+}
+
+template <typename Action, typename Few, typename L = Few>
 void LaunchUpdate(const UpdateArguments& a, const Stream& queue) {
   const int64_t tiles = (int64_t{a.size.lookups} + a.tile - 1) / a.tile;
-  Launch(UpdateKernel<kKind, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+  Launch(UpdateKernel<Action, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
   if (a.size.lookups <= kChunk) return;
-  Launch(HeavyKernel<kKind, typename L::Vector>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
+  Launch(HeavyKernel<Action, L::kWidth>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
 }
 
-template <SparseOptimizerKind kKind>
-void LaunchForWidth(const UpdateArguments& a, const Stream& queue) {
-  const DeviceGradients& g = a.gradients;
-  const bool wide = a.size.dim % 4 == 0 && g.stride % 4 == 0 && g.columns_divide_by_4 &&
-                    reinterpret_cast<uintptr_t>(g.values) % 16 == 0;
-  if (!wide) {
-    if (a.size.dim <= 8) return LaunchUpdate<kKind, Lane<float, 8, 1>>(a, queue);
-    return LaunchUpdate<kKind, Lane<float, 32, 2>>(a, queue);
+template <typename Action>
+void LaunchForWidth(const UpdateArguments& a, bool in_fours, const Stream& queue) {
+  if (!in_fours) {
+    if (a.size.dim <= 8) return LaunchUpdate<Action, Lane<1, 8, 1, true>>(a, queue);
+    return LaunchUpdate<Action, Lane<1, 32, 2, false>>(a, queue);
   }
-  if (a.size.dim <= 16) return LaunchUpdate<kKind, Lane<float4, 4, 1>>(a, queue);
-  if (a.size.dim <= 32) return LaunchUpdate<kKind, Lane<float4, 8, 1>>(a, queue);
-  if (a.size.dim <= 64) return LaunchUpdate<kKind, Lane<float4, 8, 2>, Lane<float4, 16, 1>>(a, queue);
-  if (a.size.dim <= 128) return LaunchUpdate<kKind, Lane<float4, 16, 2>, Lane<float4, 32, 1>>(a, queue);
-  return LaunchUpdate<kKind, Lane<float4, 32, 2>>(a, queue);
+  if (a.size.dim <= 16) return LaunchUpdate<Action, Lane<4, 4, 1, true>>(a, queue);
+  if (a.size.dim <= 32) return LaunchUpdate<Action, Lane<4, 8, 1, true>>(a, queue);
+  if (a.size.dim <= 64) return LaunchUpdate<Action, Lane<4, 8, 2, true>, Lane<4, 16, 1, true>>(a, queue);
+  if (a.size.dim <= 128) return LaunchUpdate<Action, Lane<4, 16, 2, true>, Lane<4, 32, 1, true>>(a, queue);
+  return LaunchUpdate<Action, Lane<4, 32, 2, false>>(a, queue);
 }
 
-void CheckSize(const SparseUpdateSize& size) {
-  CHECK(size.lookups < 1u << 31) << size.lookups << " look-ups";
-  CHECK(size.slots < 0xffffffffu) << size.slots << " slots";
-  CHECK(size.dim >= 1 && size.dim <= kDimMax) << "dim " << size.dim;
+UpdateArguments ArgumentsOf(const DeviceBags& bags, const SparseUpdateSize& size, const DevicePooled& gradients,
+                            uint64_t* refused_rows, const DeviceWorkspace& workspace) {
+  UpdateArguments a = {};
+  a.w = Divide(size, workspace.data);
+  a.size = size;
+  a.gradients = gradients;
+  a.samples = bags.samples;
+  a.factors = HasFactors(bags);
+  a.tile = TileOf(size.lookups);
+  a.refused_rows = reinterpret_cast<unsigned long long*>(refused_rows);
+  return a;
 }
 
 }  // namespace
 
-size_t SparseUpdateWorkspaceBytes(const SparseUpdateSize& size) {
-  CheckSize(size);
-  const Workspace w = Divide(size, nullptr);
-  size_t sort_bytes = 0;
-  CHECK_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
-                                             size.lookups, 0, SlotBits(size.slots)));
-  return w.bytes + sort_bytes;
-}
-
-void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceWorkspace& workspace,
-                     const Stream& queue) {
-  CheckSize(size);
-  if (size.lookups == 0 || bags.rows == 0) return;
-  const Workspace w = Divide(size, workspace.data);
-  CHECK(workspace.bytes > w.bytes) << "a workspace of " << workspace.bytes << " bytes";
-  size_t sort_bytes = workspace.bytes - w.bytes;
-  const int64_t threads = std::max<int64_t>(bags.rows, size.lookups);
-  Launch(SourcesKernel, (threads + kBlock - 1) / kBlock, kBlock, queue, bags, size, w);
-  CHECK_CUDA(cub::DeviceRadixSort::SortPairs(w.sort, sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
-                                             size.lookups, 0, SlotBits(size.slots), queue.get()));
-}
-
-void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DeviceGradients& gradients,
+void SparseUpdateGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DevicePooled& gradients,
                      const SparseOptimizer& optimizer, const SparseStep* step, const DeviceRecords& records,
-                     const DeviceWorkspace& workspace, const Stream& queue) {
+                     uint64_t* refused_rows, const DeviceWorkspace& workspace, const Stream& queue) {
   CheckSize(size);
-  if (size.lookups == 0 || bags.rows == 0) return;
+  if (size.lookups == 0 || bags.rows() == 0) return;
   CHECK(records.layout.storage() == RowType::kFloat32);
   CHECK_EQ(records.layout.dim(), size.dim);
   CHECK_EQ(records.layout.state_floats(), StateFloats(optimizer.kind, size.dim));
-  CHECK_EQ(bags.rows % gradients.samples, 0);
-  const UpdateArguments a{Divide(size, workspace.data),
-                          size,
-                          gradients,
-                          optimizer,
-                          step,
-                          records.data,
-                          records.layout.slot_bytes(),
-                          records.layout.metadata_offset(),
-                          bags.weights != nullptr || bags.mean,
-                          TileOf(size.lookups)};
+  UpdateArguments a = ArgumentsOf(bags, size, gradients, refused_rows, workspace);
+  a.optimizer = optimizer;
+  a.step = step;
+  a.records = records.data;
+  a.slot_bytes = records.layout.slot_bytes();
+  a.metadata_offset = records.layout.metadata_offset();
+  const bool in_fours = gradients.InFours(size.dim);
   using Kind = SparseOptimizerKind;
   switch (optimizer.kind) {
     case Kind::kSgd:
-      return LaunchForWidth<Kind::kSgd>(a, queue);
+      return LaunchForWidth<Update<Kind::kSgd>>(a, in_fours, queue);
     case Kind::kMomentum:
-      return LaunchForWidth<Kind::kMomentum>(a, queue);
+      return LaunchForWidth<Update<Kind::kMomentum>>(a, in_fours, queue);
     case Kind::kAdagrad:
-      return LaunchForWidth<Kind::kAdagrad>(a, queue);
+      return LaunchForWidth<Update<Kind::kAdagrad>>(a, in_fours, queue);
     case Kind::kRowwiseAdagrad:
-      return LaunchForWidth<Kind::kRowwiseAdagrad>(a, queue);
+      return LaunchForWidth<Update<Kind::kRowwiseAdagrad>>(a, in_fours, queue);
     case Kind::kAdam:
-      return LaunchForWidth<Kind::kAdam>(a, queue);
+      return LaunchForWidth<Update<Kind::kAdam>>(a, in_fours, queue);
     case Kind::kRowwiseAdam:
-      return LaunchForWidth<Kind::kRowwiseAdam>(a, queue);
+      return LaunchForWidth<Update<Kind::kRowwiseAdam>>(a, in_fours, queue);
     case Kind::kFtrl:
-      return LaunchForWidth<Kind::kFtrl>(a, queue);
+      return LaunchForWidth<Update<Kind::kFtrl>>(a, in_fours, queue);
     case Kind::kRmsProp:
-      return LaunchForWidth<Kind::kRmsProp>(a, queue);
+      return LaunchForWidth<Update<Kind::kRmsProp>>(a, in_fours, queue);
   }
+}
+
+void SumGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DevicePooled& gradients, float* sums,
+                     uint64_t* not_finite_rows, const DeviceWorkspace& workspace, const Stream& queue) {
+  CheckSize(size);
+  if (size.lookups == 0 || bags.rows() == 0) {
+    internal::FillDevice(sums, 0, uint64_t{size.slots} * size.dim * sizeof(float), queue);
+    return;
+  }
+  UpdateArguments a = ArgumentsOf(bags, size, gradients, not_finite_rows, workspace);
+  a.sums = sums;
+  const bool in_fours = gradients.InFours(size.dim) && reinterpret_cast<uintptr_t>(sums) % 16 == 0;
+  internal::FillDevice(a.w.read, 0, (size_t{size.slots} / 32 + 1) * sizeof(*a.w.read), queue);
+  Launch(ReadRowsKernel, (int64_t{size.lookups} + kBlock - 1) / kBlock, kBlock, queue, size, a.w);
+  const int64_t grid = (int64_t{size.slots} + kBlock - 1) / kBlock;
+  Launch(in_fours ? ZeroRowsKernel<4> : ZeroRowsKernel<1>, grid, kBlock, queue, size, a.w, sums);
+  LaunchForWidth<Sum>(a, in_fours, queue);
 }
 
 }  // namespace sparrow

@@ -1,10 +1,12 @@
-// Question: how near to the memory's limit is BagForwardGpu?
-// Fixed: one-hot bags of a table of 16 M x dim fp32 (a table far larger than the 50 MB L2), 1 M and 64 K bags, ids
-// uniform and Zipf-like, sum pooling; then bags of 20. Varies: dim. Bound: device copy bandwidth (bytes read +
-// written), measured in the same run; bytes are counted as dim * 4 a look-up + dim * 4 a bag + 4 a look-up's index
-// + 4 a bag's offset. Skewed ids can pass the bound, because rows repeat and come from L2.
-// Each time is the median of 50 launches between events, L2 flushed before each.
-// usage: embedding_bag_gpu_bench [ROWS]    (default 16777216; at dim 128 that is 8 GiB)
+// Question: how near to a plain gather of the same rows is the pooling of all features in one launch?
+// Fixed: 26 features over 26 tables of 1 M rows each in one array (13.3 GB at dim 128, far beyond the 50 MB L2), sum
+// pooling, output [samples, 26 * dim]. Varies: bags (one-hot at batch 65,536; those of DLRM-DCNv2, 214 look-ups a
+// sample from 1 to 100 a bag, at batch 8,192); ids uniform and Zipf 1.05 within each table; the slot of a row (the row
+// alone, or a record of SGD, which is 16 bytes longer); the output's type; dim. Bounds, both measured in the same run:
+// a kernel that copies the same look-ups' rows to an array, without pooling, and the device copy bandwidth. Bytes (read
+// + written) are 4 * dim + 4 a look-up, and, pooled, a bag's elements and 4 for its offset, gathered, 4 * dim a
+// look-up. Skewed ids can pass the bounds, because rows repeat and come from L2. Each time is the median of 50 launches
+// between events, L2 flushed before each. usage: embedding_bag_gpu_bench [ROWS_A_TABLE]    (default 1000000)
 
 #include <algorithm>
 #include <cmath>
@@ -17,70 +19,137 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "base/random.h"
+#include "bench/embedding/plain_gather.h"
 #include "bench/support/gpu_timing.h"
 #include "embedding/bag_gpu.h"
 
 namespace sparrow {
 namespace {
 
+constexpr uint32_t kFeatures = 26;
+constexpr uint32_t kDcnv2[kFeatures] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
+                                        6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
+constexpr double kZipf = 1.05;
 constexpr int kRuns = 50;
 constexpr size_t kCopyBytes = size_t{2} << 30;
 
+template <typename T>
+DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
+  DeviceBuffer<T> buffer = Allocate<T>(host.size());
+  buffer.CopyFrom(host, stream);
+  stream.Synchronize();
+  return buffer;
+}
+
+struct Lookups {
+  std::vector<uint32_t> offsets = {0};
+  std::vector<uint32_t> index;
+};
+
+// Zipf: the continuous distribution of that exponent, cut to whole ranks.
+Lookups MakeLookups(uint32_t samples, bool dcnv2, uint32_t rows, bool zipf) {
+  Lookups lookups;
+  for (uint32_t f = 0; f < kFeatures; ++f) {
+    for (uint32_t i = 0; i < samples; ++i) {
+      for (uint32_t k = 0; k < (dcnv2 ? kDcnv2[f] : 1); ++k) {
+        const double u = RandomUniform(1, lookups.index.size());
+        const double rank =
+            zipf ? std::pow(1 - u * (1 - std::pow(rows + 1.0, 1 - kZipf)), 1 / (1 - kZipf)) - 1 : u * rows;
+        const uint64_t row = std::min<uint64_t>(static_cast<uint64_t>(rank), rows - 1);
+        lookups.index.push_back(static_cast<uint32_t>(f * uint64_t{rows} + row * 2654435761u % rows));
+      }
+      lookups.offsets.push_back(static_cast<uint32_t>(lookups.index.size()));
+    }
+  }
+  return lookups;
+}
+
+// Of the first elements, at most 16 M.
+double Checksum(const DeviceBuffer<char>& output, ElementType type, const Stream& stream) {
+  std::vector<char> host(std::min<size_t>(output.size(), size_t{16} << 20) / 4 * 4);
+  internal::CopyToHost(host.data(), output.data(), host.size(), stream);
+  stream.Synchronize();
+  double sum = 0;
+  for (size_t at = 0; at < host.size(); at += ElementBytes(type)) {
+    uint32_t bits = 0;
+    std::copy_n(host.data() + at, ElementBytes(type), reinterpret_cast<char*>(&bits));
+    if (type == ElementType::kBfloat16) bits <<= 16;
+    float value = 0;
+    std::copy_n(reinterpret_cast<const char*>(&bits), 4, reinterpret_cast<char*>(&value));
+    sum += value;
+  }
+  return sum;
+}
+
 int Main(int argc, char** argv) {
-  const uint64_t unique = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : uint64_t{16} << 20;
-  if (GpuCount() == 0 || unique == 0) {
+  const uint64_t rows_of_table = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000;
+  if (GpuCount() == 0 || rows_of_table == 0 || rows_of_table > 100'000'000) {
     std::fprintf(stderr, "embedding_bag_gpu_bench: %s\n",
-                 unique == 0 ? "ROWS must be a positive number" : "no GPU here");
+                 GpuCount() == 0 ? "no GPU here" : "ROWS_A_TABLE must be 1 to 100000000");
     return 1;
   }
   const Stream stream;
   auto flush = Allocate<char>(size_t{256} << 20);
-
-  // The bound: copying 2 GiB.
-  auto from = Allocate<char>(kCopyBytes);
-  auto to = Allocate<char>(kCopyBytes);
-  from.Fill(1, stream);
-  const double bound = CopyRate(kRuns, kCopyBytes, from, &to, &flush, stream);
-  std::printf("%s; device copy %.2f TB/s (read + written)\n\n", GpuName().c_str(), bound / 1e12);
+  double copy = 0;
+  {
+    auto from = Allocate<char>(kCopyBytes);
+    auto to = Allocate<char>(kCopyBytes);
+    from.Fill(1, stream);
+    copy = CopyRate(kRuns, kCopyBytes, from, &to, &flush, stream);
+  }
+  std::printf("%s; device copy %.2f TB/s (read + written); 26 tables of %llu rows\n\n", GpuName().c_str(), copy / 1e12,
+              static_cast<unsigned long long>(rows_of_table));
   std::printf(
-      "| dim | bags | look-ups a bag | ids | median us (min-max) | G rows/s | TB/s | of copy | checksum "
-      "|\n|---|---|---|---|---|---|---|---|---|\n");
+      "| bags | dim | slot bytes | ids | output | median us (min-max) | G look-ups/s | TB/s | of copy | of the gather "
+      "| "
+      "checksum |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
 
-  for (const uint32_t dim : {1u, 16u, 64u, 128u}) {
-    auto rows = Allocate<float>(unique * dim);
-    rows.Fill(0x3d, stream);  // Every element 0.0464: not zero, finite.
-    for (const auto& [bags, length] : {std::pair<uint32_t, uint32_t>{1 << 20, 1}, {1 << 16, 1}, {1 << 16, 20}}) {
-      for (const bool skewed : {false, true}) {
-        std::vector<uint32_t> offsets(bags + 1), index(size_t{bags} * length);
-        for (uint32_t i = 0; i <= bags; ++i) offsets[i] = i * length;
-        for (size_t i = 0; i < index.size(); ++i) {
-          const double u = RandomUniform(1, i);
-          // Skewed: log-uniform rank, which is Zipf with exponent 1, scattered over the table by an odd multiplier.
-          const double rank =
-              skewed ? std::exp(u * std::log(static_cast<double>(unique))) - 1 : u * static_cast<double>(unique);
-          index[i] = static_cast<uint32_t>(static_cast<uint64_t>(rank) * 2654435761u % unique);
+  for (const bool dcnv2 : {true, false}) {
+    const uint32_t samples = dcnv2 ? 8192 : 65536;
+    for (const bool zipf : {false, true}) {
+      const Lookups lookups = MakeLookups(samples, dcnv2, static_cast<uint32_t>(rows_of_table), zipf);
+      const auto offsets = Upload(lookups.offsets, stream);
+      const auto index = Upload(lookups.index, stream);
+      const auto count = static_cast<double>(lookups.index.size());
+      for (const auto& [dim, more] : {std::pair<uint32_t, uint32_t>{16, 16}, {64, 16}, {128, 0}, {128, 16}}) {
+        std::vector<uint32_t> columns(kFeatures);
+        for (uint32_t f = 0; f < kFeatures; ++f) columns[f] = f * dim;
+        const auto d_columns = Upload(columns, stream);
+        const uint64_t slot_bytes = uint64_t{4} * dim + more;
+        auto slots = Allocate<char>(kFeatures * rows_of_table * slot_bytes);
+        slots.Fill(0x3d, stream);  // Every element 0.0464: not zero, finite.
+        const DeviceRows rows{slots.data(), slot_bytes, dim};
+        const DeviceBags bags{
+            .offsets = offsets.data(), .index = index.data(), .features = kFeatures, .samples = samples};
+        double gather_rate = 0;
+        const auto print = [&](const char* type, const Spread& time, double bytes, double checksum) {
+          const double rate = bytes / (time.median_us * 1e-6);
+          if (gather_rate == 0) gather_rate = rate;
+          std::printf("| %s | %u | %llu | %s | %s | %.1f (%.1f-%.1f) | %.2f | %.2f | %.0f %% | %.0f %% | %.6g |\n",
+                      dcnv2 ? "DCNv2 x 8192" : "one-hot x 65536", dim, static_cast<unsigned long long>(slot_bytes),
+                      zipf ? "Zipf 1.05" : "uniform", type, time.median_us, time.min_us, time.max_us,
+                      count / time.median_us / 1e3, rate / 1e12, 100 * rate / copy, 100 * rate / gather_rate, checksum);
+          std::fflush(stdout);
+        };
+        {
+          auto output = Allocate<char>(lookups.index.size() * dim * 4);
+          const auto gather = [&] {
+            PlainGather(index.data(), static_cast<uint32_t>(index.size()), rows,
+                        reinterpret_cast<float*>(output.data()), stream);
+          };
+          const Spread time = Time(kRuns, nullptr, gather, &flush, stream);
+          print("(gather)", time, count * (dim * 8 + 4), Checksum(output, ElementType::kFloat32, stream));
         }
-        auto d_offsets = Allocate<uint32_t>(offsets.size());
-        auto d_index = Allocate<uint32_t>(index.size());
-        auto output = Allocate<float>(size_t{bags} * dim);
-        d_offsets.CopyFrom(offsets, stream);
-        d_index.CopyFrom(index, stream);
-        output.Fill(0xff, stream);  // NaN: an element that is not written shows in the checksum.
-        const DeviceBags device_bags{d_offsets.data(), d_index.data(), nullptr, bags, false};
-        const Spread time = Time(
-            kRuns, nullptr, [&] { BagForwardGpu(device_bags, rows.data(), dim, output.data(), dim, 0, stream); },
-            &flush, stream);
-        std::vector<float> host(output.size());
-        output.CopyTo(host, stream);
-        stream.Synchronize();
-        double checksum = 0;
-        for (const float value : host) checksum += value;
-        const double lookups = static_cast<double>(index.size());
-        const double bytes = lookups * (dim * 4 + 4) + static_cast<double>(bags) * (dim * 4 + 4);
-        const double rate = bytes / (time.median_us * 1e-6);
-        std::printf("| %u | %u | %u | %s | %.1f (%.1f-%.1f) | %.2f | %.2f | %.0f %% | %.6g |\n", dim, bags, length,
-                    skewed ? "Zipf 1.0" : "uniform", time.median_us, time.min_us, time.max_us,
-                    lookups / time.median_us / 1e3, rate / 1e12, 100 * rate / bound, checksum);
+        for (const ElementType type : {ElementType::kFloat32, ElementType::kBfloat16}) {
+          auto output = Allocate<char>(size_t{samples} * kFeatures * dim * ElementBytes(type));
+          output.Fill(0xff, stream);  // NaN: an element that is not written shows in the checksum.
+          const DevicePooled pooled{output.data(), type, d_columns.data(), kFeatures * dim, true};
+          const Spread time = Time(
+              kRuns, nullptr, [&] { BagsForwardGpu(bags, rows, pooled, stream); }, &flush, stream);
+          const double bytes = count * (dim * 4 + 4) +
+                               static_cast<double>(bags.rows()) * static_cast<double>(dim * ElementBytes(type) + 4);
+          print(type == ElementType::kFloat32 ? "float32" : "bfloat16", time, bytes, Checksum(output, type, stream));
+        }
       }
     }
   }

@@ -1,5 +1,5 @@
 if(SPARROW_HAS_CUDA)
-  add_executable(embedding_bag_gpu_bench bag_gpu_bench.cc)
+  add_executable(embedding_bag_gpu_bench bag_gpu_bench.cc plain_gather.cu)
   target_link_libraries(embedding_bag_gpu_bench PRIVATE sparrow::embedding_kernels)
   add_executable(embedding_row_cache_gpu_bench row_cache_gpu_bench.cc)
   target_link_libraries(embedding_row_cache_gpu_bench PRIVATE sparrow::embedding_kernels)

@@ -1,12 +1,13 @@
-// Question: how near to the memory's limit is the sparse backward with the optimizer, and what do skew and row-wise
-// Adagrad add to it?
-// Fixed: 26 one-hot features over 26 tables of 1 M rows each in one array of records (13.9 GB at dim 128, far beyond
-// the 50 MB L2), dim 128, sum pooling, gradients [samples, 26 * 128]. Varies: samples a batch; ids uniform and
-// Zipf 1.05 within each table; the optimizer. Bound: bytes over the device copy bandwidth (read + written) of the same
-// run, where bytes = dim * 4 a look-up (its gradient) + twice the record a unique row. Skewed ids can pass it: what
-// repeats comes from L2. Each time is the median of 50 launches between events, L2 flushed before each: grouping (the
-// sort, which needs no gradient and can run beside the forward), and the update proper.
-// usage: embedding_sparse_update_gpu_bench [ROWS_A_TABLE]    (default 1000000)
+// Question: how near to the memory's limit is the sparse backward with the optimizer, and what do skew, row-wise
+// Adagrad and the type of gradients add to it? How near are the sums alone? Fixed: 26 one-hot features over 26 tables
+// of 1 M rows each in one array of records (13.9 GB at dim 128, far beyond the 50 MB L2), dim 128, sum pooling,
+// gradients [samples, 26 * 128]. Varies: samples a batch; ids uniform and Zipf 1.05 within each table; the optimizer;
+// the type of gradients. Bound: bytes over the device copy bandwidth (read + written) of the same run, where bytes =
+// dim elements a look-up (its gradient) + twice the record a unique row; for sums alone 4 * dim a unique row, whose
+// slots are numbered without gaps. Skewed ids can pass it: what repeats comes from L2. Each time is the median of 50
+// launches between events, L2 flushed before each: grouping (the sort, which needs no gradient and can run beside the
+// forward), and the update proper. usage: embedding_sparse_update_gpu_bench [ROWS_A_TABLE [SAMPLES]]    (default
+// 1000000, and three batch sizes)
 
 #include <algorithm>
 #include <cmath>
@@ -52,11 +53,34 @@ std::vector<uint32_t> Slots(uint32_t samples, uint32_t rows, bool zipf) {
   return slots;
 }
 
+// Each slot's place among the distinct ones.
+std::vector<uint32_t> Ranks(const std::vector<uint32_t>& slots, const std::vector<uint32_t>& distinct) {
+  std::vector<uint32_t> ranks;
+  for (const uint32_t slot : slots) {
+    ranks.push_back(static_cast<uint32_t>(std::lower_bound(distinct.begin(), distinct.end(), slot) - distinct.begin()));
+  }
+  return ranks;
+}
+
+// Of the first 65,536 rows' numbers.
+double Checksum(const char* rows, uint64_t row_bytes, uint64_t count, const Stream& stream) {
+  count = std::min<uint64_t>(count, 65536);
+  std::vector<char> host(count * row_bytes);
+  internal::CopyToHost(host.data(), rows, host.size(), stream);
+  stream.Synchronize();
+  double sum = 0;
+  for (uint64_t row = 0; row < count; ++row) {
+    for (uint32_t i = 0; i < kDim; ++i) sum += reinterpret_cast<const float*>(host.data() + row * row_bytes)[i];
+  }
+  return sum;
+}
+
 int Main(int argc, char** argv) {
   const uint64_t rows = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000;
-  if (GpuCount() == 0 || rows == 0 || rows > 100'000'000) {
+  const uint64_t only = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
+  if (GpuCount() == 0 || rows == 0 || rows > 100'000'000 || only > 1'000'000) {
     std::fprintf(stderr, "embedding_sparse_update_gpu_bench: %s\n",
-                 GpuCount() == 0 ? "no GPU here" : "ROWS_A_TABLE must be 1 to 100000000");
+                 GpuCount() == 0 ? "no GPU here" : "ROWS_A_TABLE must be 1 to 100000000, SAMPLES up to 1000000");
     return 1;
   }
   const Stream stream;
@@ -71,64 +95,87 @@ int Main(int argc, char** argv) {
   std::printf("%s; device copy %.2f TB/s (read + written); 26 tables of %llu x %u, one-hot\n\n", GpuName().c_str(),
               bound / 1e12, static_cast<unsigned long long>(rows), kDim);
   std::printf(
-      "| samples | ids | unique rows | optimizer | group us | update us (min-max) | GB/s | of the bound | both | to "
-      "SGD "
-      "| checksum |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "| samples | ids | unique rows | gradients | optimizer | group us | update us (min-max) | GB/s | of the bound | "
+      "both | to SGD | checksum |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
 
-  for (const uint32_t samples : {65536u, 8192u, 2048u}) {
+  std::vector<uint32_t> batches = {65536, 8192, 2048};
+  if (only != 0) batches = {static_cast<uint32_t>(only)};
+  for (const uint32_t samples : batches) {
     for (const bool zipf : {false, true}) {
       const std::vector<uint32_t> index = Slots(samples, static_cast<uint32_t>(rows), zipf);
       std::vector<uint32_t> distinct = index;
       std::sort(distinct.begin(), distinct.end());
-      const auto unique = static_cast<double>(std::unique(distinct.begin(), distinct.end()) - distinct.begin());
+      distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+      const auto unique = static_cast<double>(distinct.size());
       std::vector<uint32_t> offsets(index.size() + 1), columns(kFeatures);
       for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<uint32_t>(i);
       for (uint32_t f = 0; f < kFeatures; ++f) columns[f] = f * kDim;
-      const SparseUpdateSize size{static_cast<uint32_t>(index.size()), static_cast<uint32_t>(kFeatures * rows), kDim};
+      const auto lookups = static_cast<uint32_t>(index.size());
+      const SparseUpdateSize size{lookups, static_cast<uint32_t>(kFeatures * rows), kDim};
+      const SparseUpdateSize sums_size{lookups, static_cast<uint32_t>(distinct.size()), kDim};
       const auto d_index = Upload(index, stream);
+      const auto d_ranks = Upload(Ranks(index, distinct), stream);
       const auto d_offsets = Upload(offsets, stream);
       const auto d_columns = Upload(columns, stream);
       const auto step = Upload(std::vector<SparseStep>(1), stream);
+      auto refused_rows = Upload(std::vector<uint64_t>(1), stream);
       auto gradients = Allocate<float>(size_t{samples} * kFeatures * kDim);
-      gradients.Fill(0x3d, stream);  // Every element 0.0464: not zero, finite.
-      auto workspace = Allocate<char>(SparseUpdateWorkspaceBytes(size));
-      const DeviceBags bags{d_offsets.data(), d_index.data(), nullptr, int64_t{samples} * kFeatures, false};
-      const DeviceGradients output{gradients.data(), d_columns.data(), samples, kFeatures * kDim, true};
+      gradients.Fill(0x3d, stream);  // Every element 0.0464, in 16 bits too: not zero, finite.
+      auto memory = Allocate<char>(std::max(SparseUpdateWorkspaceBytes(size), SparseUpdateWorkspaceBytes(sums_size)));
+      const DeviceWorkspace workspace{memory.data(), memory.size()};
+      const DeviceBags bags{
+          .offsets = d_offsets.data(), .index = d_index.data(), .features = kFeatures, .samples = samples};
+      DeviceBags ranked = bags;
+      ranked.index = d_ranks.data();
 
-      double sgd_us = 0;
-      for (const SparseOptimizerKind kind : {SparseOptimizerKind::kSgd, SparseOptimizerKind::kRowwiseAdagrad,
-                                             SparseOptimizerKind::kAdagrad, SparseOptimizerKind::kAdam}) {
-        const SparseOptimizer optimizer{.kind = kind, .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-        const RowLayout layout(kDim, kind);
-        auto records = Allocate<char>(kFeatures * rows * layout.slot_bytes());
-        records.Fill(0x3d, stream);
-        const auto group = [&] { GroupLookupsGpu(bags, size, {workspace.data(), workspace.size()}, stream); };
-        const auto update = [&] {
-          SparseUpdateGpu(bags, size, output, optimizer, step.data(), {records.data(), layout},
-                          {workspace.data(), workspace.size()}, stream);
+      for (const ElementType type : {ElementType::kFloat32, ElementType::kBfloat16}) {
+        const DevicePooled pooled{gradients.data(), type, d_columns.data(), kFeatures * kDim, true};
+        double sgd_us = 0;
+        const auto print = [&](const char* name, const Spread& group, const Spread& time, uint64_t bytes_of_row,
+                               double checksum) {
+          if (sgd_us == 0) sgd_us = time.median_us;
+          const double bytes = static_cast<double>(lookups) * kDim * static_cast<double>(ElementBytes(type)) +
+                               unique * static_cast<double>(bytes_of_row);
+          std::printf(
+              "| %u | %s | %.0f | %s | %s | %.1f | %.1f (%.1f-%.1f) | %.0f | %.0f %% | %.0f %% | %.2f | %.6g |\n",
+              samples, zipf ? "Zipf 1.05" : "uniform", unique, type == ElementType::kFloat32 ? "float32" : "bfloat16",
+              name, group.median_us, time.median_us, time.min_us, time.max_us, bytes / time.median_us / 1e3,
+              100 * bytes / (time.median_us * 1e-6) / bound,
+              100 * bytes / ((time.median_us + group.median_us) * 1e-6) / bound, time.median_us / sgd_us, checksum);
+          std::fflush(stdout);
+        };
+        for (const SparseOptimizerKind kind : {SparseOptimizerKind::kSgd, SparseOptimizerKind::kRowwiseAdagrad,
+                                               SparseOptimizerKind::kAdagrad, SparseOptimizerKind::kAdam}) {
+          const SparseOptimizer optimizer{
+              .kind = kind, .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+          const RowLayout layout(kDim, kind);
+          auto records = Allocate<char>(kFeatures * rows * layout.slot_bytes());
+          records.Fill(0x3d, stream);
+          const auto group = [&] { GroupLookupsGpu(bags, size, workspace, stream); };
+          const auto update = [&] {
+            SparseUpdateGpu(bags, size, pooled, optimizer, step.data(), {records.data(), layout}, refused_rows.data(),
+                            workspace, stream);
+          };
+          const Spread group_time = Time(kRuns, nullptr, group, &flush, stream);
+          const Spread time = Time(kRuns, group, update, &flush, stream);
+          const char* names[] = {"SGD", "momentum", "Adagrad", "row-wise Adagrad", "Adam"};
+          print(names[static_cast<int>(kind)], group_time, time, 2 * layout.record_bytes(),
+                Checksum(records.data(), layout.slot_bytes(), rows, stream));
+        }
+        auto sums = Allocate<float>(distinct.size() * kDim);
+        const auto group = [&] { GroupLookupsGpu(ranked, sums_size, workspace, stream); };
+        const auto sum = [&] {
+          SumGradientsGpu(ranked, sums_size, pooled, sums.data(), refused_rows.data(), workspace, stream);
         };
         const Spread group_time = Time(kRuns, nullptr, group, &flush, stream);
-        const Spread time = Time(kRuns, group, update, &flush, stream);
-        if (kind == SparseOptimizerKind::kSgd) sgd_us = time.median_us;
-
-        const uint64_t checked = std::min<uint64_t>(rows, 65536);
-        std::vector<char> host(checked * layout.slot_bytes());
-        internal::CopyToHost(host.data(), records.data(), host.size(), stream);
-        stream.Synchronize();
-        double checksum = 0;
-        for (uint64_t slot = 0; slot < checked; ++slot) {
-          for (uint32_t i = 0; i < kDim; ++i) checksum += layout.Weights(host.data() + slot * layout.slot_bytes())[i];
-        }
-        const double bytes =
-            static_cast<double>(index.size()) * kDim * 4 + unique * 2 * static_cast<double>(layout.record_bytes());
-        const char* names[] = {"SGD", "momentum", "Adagrad", "row-wise Adagrad", "Adam"};
-        std::printf(
-            "| %u | %s | %.0f | %s | %.1f | %.1f (%.1f-%.1f) | %.0f | %.0f %% | %.0f %% | %.2f | %.6g |\n", samples,
-            zipf ? "Zipf 1.05" : "uniform", unique, names[static_cast<int>(kind)], group_time.median_us, time.median_us,
-            time.min_us, time.max_us, bytes / time.median_us / 1e3, 100 * bytes / (time.median_us * 1e-6) / bound,
-            100 * bytes / ((time.median_us + group_time.median_us) * 1e-6) / bound, time.median_us / sgd_us, checksum);
-        std::fflush(stdout);
+        const Spread time = Time(kRuns, group, sum, &flush, stream);
+        print("(sums alone)", group_time, time, uint64_t{4} * kDim,
+              Checksum(reinterpret_cast<const char*>(sums.data()), uint64_t{4} * kDim, distinct.size(), stream));
       }
+      std::vector<uint64_t> refused(1);
+      refused_rows.CopyTo(refused, stream);
+      stream.Synchronize();
+      if (refused[0] != 0) std::printf("%llu rows were refused\n", static_cast<unsigned long long>(refused[0]));
     }
   }
   return 0;

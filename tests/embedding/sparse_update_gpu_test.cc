@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "base/cuda/device_buffer.h"
+#include "base/cuda/graph.h"
 #include "base/random.h"
+#include "embedding/row_type.h"
 #include "embedding/sparse_update.h"
 #include "tests/support/gpu.h"
 
@@ -59,10 +61,12 @@ struct Shape {
   uint32_t stride = 0;
   std::vector<uint32_t> columns = {};
   bool weighted = false;
-  bool mean = false;
+  bool mean = false;  // Of every other feature.
+  ElementType type = ElementType::kFloat32;
   uint32_t lookups_min = 0;  // A bag; lengths are 0 and powers of two, so that a mean's factor is exact.
   uint32_t lookups_max = 4;
-  bool exact = true;  // Gradients are small multiples of 1/64, so that every sum is exact in any order.
+  uint32_t used = 0xffffffff;  // Samples behind these have empty bags.
+  bool exact = true;           // Gradients are small multiples of 1/64, so that every sum is exact in any order.
 };
 
 // One batch: features, gradients, the same row in several of them.
@@ -70,16 +74,28 @@ struct Case {
   Shape shape;
   std::vector<std::vector<uint32_t>> offsets, index;  // By feature.
   std::vector<std::vector<float>> weights;
-  std::vector<float> gradients;
+  std::vector<float> gradients;  // That the shape's type holds.
 
+  Pooling PoolingOf(uint32_t f) const { return shape.mean && f % 2 == 0 ? Pooling::kMean : Pooling::kSum; }
   std::vector<Bags> CpuBags() const {
     std::vector<Bags> bags;
     for (uint32_t f = 0; f < shape.features; ++f) {
-      bags.push_back({offsets[f], index[f], weights[f], shape.mean ? Pooling::kMean : Pooling::kSum});
+      bags.push_back({offsets[f], index[f], weights[f], PoolingOf(f)});
     }
     return bags;
   }
 };
+
+uint16_t To16Bits(ElementType type, float value) {
+  uint64_t saturated = 0;
+  return type == ElementType::kBfloat16 ? ToBfloat16(value, &saturated) : ToFloat16(value, &saturated);
+}
+
+float Rounded(ElementType type, float value) {
+  if (type == ElementType::kFloat32) return value;
+  const uint16_t bits = To16Bits(type, value);
+  return type == ElementType::kBfloat16 ? FromBfloat16(bits) : FromFloat16(bits);
+}
 
 Case MakeCase(const Shape& shape, uint64_t seed) {
   Case c{.shape = shape, .offsets = {}, .index = {}, .weights = {}, .gradients = {}};
@@ -89,7 +105,8 @@ Case MakeCase(const Shape& shape, uint64_t seed) {
     std::vector<float> weights;
     for (uint32_t i = 0; i < shape.samples; ++i) {
       const uint64_t draw = RandomBits(seed, n++) % 4;
-      const uint32_t length = std::clamp(draw == 0 ? 0u : 1u << (draw - 1), shape.lookups_min, shape.lookups_max);
+      uint32_t length = std::clamp(draw == 0 ? 0u : 1u << (draw - 1), shape.lookups_min, shape.lookups_max);
+      if (i >= shape.used) length = 0;
       const float weight = RandomBits(seed, n++) % 2 == 0 ? 0.5f : 2.0f;
       for (uint32_t k = 0; k < length; ++k) {
         const double u = RandomUniform(seed, n++);
@@ -106,8 +123,9 @@ Case MakeCase(const Shape& shape, uint64_t seed) {
   for (size_t i = 0; i < c.gradients.size(); ++i) {
     const uint64_t bits = RandomBits(seed + 1, i);
     const float sign = bits % 2 == 0 ? 1.0f : -1.0f;
-    c.gradients[i] = sign * (shape.exact ? static_cast<float>(1 + (bits >> 8) % 16) / 64
-                                         : static_cast<float>(0.01 + RandomUniform(seed + 1, i)));
+    const float magnitude = shape.exact ? static_cast<float>(1 + (bits >> 8) % 16) / 64
+                                        : static_cast<float>(0.01 + RandomUniform(seed + 1, i));
+    c.gradients[i] = Rounded(shape.type, sign * magnitude);
   }
   return c;
 }
@@ -134,42 +152,131 @@ std::vector<char> MakeRecords(const TableSpec& spec, uint32_t slots, uint64_t se
   return records;
 }
 
-// The records after the CUDA half. `spare` look-ups more than there are is what the call is told to expect.
-std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOptions& options, std::vector<char> records,
-                         uint32_t spare = 0) {
-  const Shape& shape = c.shape;
-  std::vector<uint32_t> offsets = {0}, index;
-  std::vector<float> weights;
-  for (uint32_t f = 0; f < shape.features; ++f) {
-    for (uint32_t i = 0; i < shape.samples; ++i) {
-      offsets.push_back(static_cast<uint32_t>(index.size()) + c.offsets[f][i + 1]);
-    }
-    index.insert(index.end(), c.index[f].begin(), c.index[f].end());
-    weights.insert(weights.end(), c.weights[f].begin(), c.weights[f].end());
+// A batch in GPU memory, in buffers for `lookups` look-ups, that another one of the shape can be put into.
+class OnDevice {
+ public:
+  OnDevice(const Case& c, uint32_t lookups, const Stream& stream)
+      : shape_(c.shape),
+        size_{lookups, c.shape.slots, c.shape.dim},
+        offsets_(Upload(std::vector<uint32_t>(size_t{c.shape.features} * c.shape.samples + 1), stream)),
+        index_(Upload(std::vector<uint32_t>(lookups), stream)),
+        weights_(Upload(std::vector<float>(c.shape.weighted ? lookups : 0), stream)),
+        means_(Upload(Means(c), stream)),
+        gradients_(Upload(Encoded(c), stream)),
+        columns_(Upload(c.shape.columns, stream)),
+        bad_rows_(Upload(std::vector<uint64_t>{0}, stream)),
+        workspace_(Upload(std::vector<char>(SparseUpdateWorkspaceBytes(size_), '\xff'), stream)) {
+    Put(c, stream);
   }
-  const SparseUpdateSize size{static_cast<uint32_t>(index.size()) + spare, shape.slots, shape.dim};
-  index.resize(size.lookups, 0x7fffffff);
-  if (shape.weighted) weights.resize(size.lookups, std::numeric_limits<float>::quiet_NaN());
-  const bool columns_divide_by_4 =
-      std::all_of(shape.columns.begin(), shape.columns.end(), [](uint32_t column) { return column % 4 == 0; });
 
+  void Put(const Case& c, const Stream& stream) {
+    std::vector<uint32_t> offsets = {0}, index;
+    std::vector<float> weights;
+    for (uint32_t f = 0; f < shape_.features; ++f) {
+      for (uint32_t i = 0; i < shape_.samples; ++i) {
+        offsets.push_back(static_cast<uint32_t>(index.size()) + c.offsets[f][i + 1]);
+      }
+      index.insert(index.end(), c.index[f].begin(), c.index[f].end());
+      weights.insert(weights.end(), c.weights[f].begin(), c.weights[f].end());
+    }
+    CHECK_LE(index.size(), size_.lookups);
+    index.resize(size_.lookups, 0x7fffffff);
+    if (shape_.weighted) weights.resize(size_.lookups, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<char> gradients = Encoded(c);
+    offsets_.CopyFrom(offsets, stream);
+    index_.CopyFrom(index, stream);
+    weights_.CopyFrom(weights, stream);
+    gradients_.CopyFrom(gradients, stream);
+    stream.Synchronize();
+  }
+
+  DeviceBags bags() const {
+    return {.offsets = offsets_.data(),
+            .index = index_.data(),
+            .weights = shape_.weighted ? weights_.data() : nullptr,
+            .mean = shape_.mean ? means_.data() : nullptr,
+            .features = shape_.features,
+            .samples = shape_.samples};
+  }
+  DevicePooled gradients() { return Pooled(gradients_.data(), shape_.type); }
+  DevicePooled Pooled(void* values, ElementType type) const {
+    const bool fours =
+        std::all_of(shape_.columns.begin(), shape_.columns.end(), [](uint32_t column) { return column % 4 == 0; });
+    return {values, type, columns_.data(), shape_.stride, fours};
+  }
+
+  void Group(const Stream& stream) { GroupLookupsGpu(bags(), size_, workspace(), stream); }
+  void Update(const TableSpec& spec, const SparseStep* step, char* records, const Stream& stream) {
+    SparseUpdateGpu(bags(), size_, gradients(), spec.optimizer, step, {records, spec.Layout()}, bad_rows_.data(),
+                    workspace(), stream);
+  }
+  void Sum(float* sums, const Stream& stream) {
+    SumGradientsGpu(bags(), size_, gradients(), sums, bad_rows_.data(), workspace(), stream);
+  }
+  uint64_t BadRows(const Stream& stream) const { return Download(bad_rows_, stream)[0]; }
+
+ private:
+  static std::vector<uint8_t> Means(const Case& c) {
+    std::vector<uint8_t> means;
+    for (uint32_t f = 0; f < c.shape.features; ++f) means.push_back(c.PoolingOf(f) == Pooling::kMean ? 1 : 0);
+    return means;
+  }
+  static std::vector<char> Encoded(const Case& c) {
+    std::vector<char> bytes(c.gradients.size() * ElementBytes(c.shape.type));
+    if (c.shape.type == ElementType::kFloat32) {
+      std::copy_n(reinterpret_cast<const char*>(c.gradients.data()), bytes.size(), bytes.data());
+      return bytes;
+    }
+    for (size_t i = 0; i < c.gradients.size(); ++i) {
+      const uint16_t bits = To16Bits(c.shape.type, c.gradients[i]);
+      std::memcpy(bytes.data() + 2 * i, &bits, 2);
+    }
+    return bytes;
+  }
+  DeviceWorkspace workspace() { return {workspace_.data(), workspace_.size()}; }
+
+  const Shape shape_;
+  const SparseUpdateSize size_;
+  DeviceBuffer<uint32_t> offsets_, index_;
+  DeviceBuffer<float> weights_;
+  DeviceBuffer<uint8_t> means_;
+  DeviceBuffer<char> gradients_;
+  DeviceBuffer<uint32_t> columns_;
+  DeviceBuffer<uint64_t> bad_rows_;
+  DeviceBuffer<char> workspace_;
+};
+
+uint32_t LookupsOf(const Case& c) {
+  size_t lookups = 0;
+  for (const std::vector<uint32_t>& index : c.index) lookups += index.size();
+  return static_cast<uint32_t>(lookups);
+}
+
+SparseStep StepOf(const ApplyOptions& options) {
+  return {options.gradient_scale, options.learning_rate_factor, options.step};
+}
+
+// The records after the CUDA half. `spare` look-ups more than there are is what the call is told to expect.
+std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOptions& options,
+                         const std::vector<char>& records, uint32_t spare = 0, uint64_t* refused_rows = nullptr) {
   const Stream stream;
-  const auto d_offsets = Upload(offsets, stream);
-  const auto d_index = Upload(index, stream);
-  const auto d_weights = Upload(weights, stream);
-  const auto d_gradients = Upload(c.gradients, stream);
-  const auto d_columns = Upload(shape.columns, stream);
-  const auto d_step =
-      Upload(std::vector<SparseStep>{{options.gradient_scale, options.learning_rate_factor, options.step}}, stream);
+  OnDevice batch(c, LookupsOf(c) + spare, stream);
+  const auto step = Upload(std::vector<SparseStep>{StepOf(options)}, stream);
   auto d_records = Upload(records, stream);
-  auto workspace = Upload(std::vector<char>(SparseUpdateWorkspaceBytes(size), '\xff'), stream);
-  const DeviceBags bags{d_offsets.data(), d_index.data(), shape.weighted ? d_weights.data() : nullptr,
-                        int64_t{shape.features} * shape.samples, shape.mean};
-  GroupLookupsGpu(bags, size, {workspace.data(), workspace.size()}, stream);
-  SparseUpdateGpu(bags, size, {d_gradients.data(), d_columns.data(), shape.samples, shape.stride, columns_divide_by_4},
-                  spec.optimizer, d_step.data(), {d_records.data(), spec.Layout()},
-                  {workspace.data(), workspace.size()}, stream);
+  batch.Group(stream);
+  batch.Update(spec, step.data(), d_records.data(), stream);
+  if (refused_rows != nullptr) *refused_rows = batch.BadRows(stream);
   return Download(d_records, stream);
+}
+
+std::vector<float> SumsOfGpu(const Case& c, uint64_t* not_finite_rows) {
+  const Stream stream;
+  OnDevice batch(c, LookupsOf(c) + 5, stream);
+  auto sums = Upload(std::vector<float>(size_t{c.shape.slots} * c.shape.dim, -77.0f), stream);
+  batch.Group(stream);
+  batch.Sum(sums.data(), stream);
+  *not_finite_rows = batch.BadRows(stream);
+  return Download(sums, stream);
 }
 
 // Bit for bit, but for weights, moments and Adam's powers.
@@ -199,23 +306,28 @@ void ExpectSameRecords(const std::vector<char>& actual, const std::vector<char>&
 void ExpectTwins(const Shape& shape, Kind kind, uint64_t seed, uint32_t spare = 0) {
   SCOPED_TRACE(testing::Message() << "optimizer " << static_cast<int>(kind) << ", samples " << shape.samples << ", dim "
                                   << shape.dim << ", weighted " << shape.weighted << ", mean " << shape.mean
-                                  << ", stride " << shape.stride << ", seed " << seed);
+                                  << ", stride " << shape.stride << ", type " << static_cast<int>(shape.type)
+                                  << ", seed " << seed);
   const TableSpec spec{.name = "t", .dim = shape.dim, .optimizer = Optimizer(kind), .initializer = {}};
   const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.6, .step = 0x123456789abcdef0u};
   const Case c = MakeCase(shape, seed);
   for (const Bags& bags : c.CpuBags()) ASSERT_TRUE(CheckBags(bags, shape.slots).ok());
   const std::vector<char> before = MakeRecords(spec, shape.slots, seed + 3);
   std::vector<char> expected = before;
-  SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, options, expected);
+  EXPECT_EQ(0u, SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, options, expected));
 
-  const std::vector<char> actual = RunGpu(c, spec, options, before, spare);
+  uint64_t refused_rows = 1;
+  const std::vector<char> actual = RunGpu(c, spec, options, before, spare, &refused_rows);
+  EXPECT_EQ(refused_rows, 0u);
   ExpectSameRecords(actual, expected, spec);
   EXPECT_TRUE(actual == RunGpu(c, spec, options, before, spare)) << "two runs must agree bit for bit";
 }
 
 class SparseUpdateGpuTest : public OnGpu<> {};
 
-// Columns at multiples of 4, or not; features whose columns are not in order.
+constexpr ElementType kTypes[] = {ElementType::kFloat32, ElementType::kBfloat16, ElementType::kFloat16};
+
+// Columns at multiples of 4, or not; features whose columns are not in order. The three types take turns.
 Shape ShapeOf(uint32_t samples, uint32_t dim, bool weighted, bool mean, bool aligned = true) {
   const uint32_t first = aligned ? (dim + 3) / 4 * 4 : dim + 1;
   return {.samples = samples,
@@ -224,7 +336,8 @@ Shape ShapeOf(uint32_t samples, uint32_t dim, bool weighted, bool mean, bool ali
           .stride = aligned ? 3 * first : 3 * first + 1,
           .columns = {2 * first, first},
           .weighted = weighted,
-          .mean = mean};
+          .mean = mean,
+          .type = kTypes[(samples + dim) % 3]};
 }
 
 TEST_F(SparseUpdateGpuTest, EveryOptimizerEqualsTheCpuHalf) {
@@ -242,8 +355,14 @@ TEST_F(SparseUpdateGpuTest, EveryPoolingEqualsTheCpuHalf) {
   for (const bool weighted : {false, true}) {
     for (const bool mean : {false, true}) {
       for (const bool aligned : {false, true}) {
-        ExpectTwins(ShapeOf(257, 12, weighted, mean, aligned), Kind::kRowwiseAdam, 11);
-        ExpectTwins(ShapeOf(1000, 32, weighted, mean, aligned), Kind::kAdagrad, 12);
+        for (const ElementType type : kTypes) {
+          Shape shape = ShapeOf(257, 12, weighted, mean, aligned);
+          shape.type = type;
+          ExpectTwins(shape, Kind::kRowwiseAdam, 11);
+          shape = ShapeOf(1000, 32, weighted, mean, aligned);
+          shape.type = type;
+          ExpectTwins(shape, Kind::kAdagrad, 12);
+        }
       }
     }
   }
@@ -263,7 +382,11 @@ TEST_F(SparseUpdateGpuTest, ALargeBatchEqualsTheCpuHalf) {
     ExpectTwins(ShapeOf(70001, 8, false, false), kind, 21);
     ExpectTwins(ShapeOf(70001, 7, true, true), kind, 22);
   }
-  ExpectTwins(ShapeOf(70001, 128, false, false), Kind::kRowwiseAdagrad, 23);
+  for (const ElementType type : kTypes) {
+    Shape shape = ShapeOf(70001, 128, false, false);
+    shape.type = type;
+    ExpectTwins(shape, Kind::kRowwiseAdagrad, 23);
+  }
 }
 
 // Rows of every number of look-ups around a chunk's and a tile's ends, up to one that all of 70,001 samples hit.
@@ -303,6 +426,7 @@ TEST_F(SparseUpdateGpuTest, AHeavySumThatIsNotExactIsWithinTolerance) {
   Shape shape = ShapeOf(70001, 8, false, false);
   shape.slots = 3;
   shape.exact = false;
+  shape.type = ElementType::kFloat32;
   const Case c = MakeCase(shape, 51);
   TableSpec spec{.name = "t", .dim = 8, .optimizer = Optimizer(Kind::kSgd), .initializer = {}};
   spec.optimizer.learning_rate = 1;
@@ -356,6 +480,149 @@ TEST_F(SparseUpdateGpuTest, ARowsBitsDependOnItsOwnLookUpsAlone) {
   for (uint32_t slot = 0; slot < 5; ++slot) {
     EXPECT_EQ(0, std::memcmp(a.data() + slot * slot_bytes, b.data() + new_slot(slot) * slot_bytes, slot_bytes))
         << "slot " << slot;
+  }
+}
+
+// Some gradients of a case become useless, or too large once they are scaled.
+void Spoil(Case* c, uint64_t seed) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> bad = {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 1.6e15f};
+  const size_t kinds = c->shape.type == ElementType::kFloat16 ? 3 : 4;
+  for (uint32_t i = 0; i < 20; ++i) {
+    const uint64_t at = RandomBits(seed, i) % c->gradients.size();
+    c->gradients[at] = Rounded(c->shape.type, bad[i % kinds]);
+  }
+  c->gradients[c->shape.columns[0] + c->shape.dim - 1] = infinity;  // The last element of a gradient.
+}
+
+TEST_F(SparseUpdateGpuTest, RowsWhoseSumIsNotFiniteOrTooLargeAreLeftAndCounted) {
+  for (const Kind kind : kKinds) {
+    for (const uint32_t dim : {3u, 16u, 20u, 128u, 260u, 1028u}) {
+      for (const uint32_t slots : {3u, 400u}) {
+        Shape shape = ShapeOf(300, dim, false, false);
+        shape.slots = slots;
+        shape.lookups_min = 1;
+        SCOPED_TRACE(testing::Message() << "optimizer " << static_cast<int>(kind) << ", dim " << dim << ", slots "
+                                        << slots << ", type " << static_cast<int>(shape.type));
+        Case c = MakeCase(shape, 81);
+        Spoil(&c, 82);
+        const TableSpec spec{.name = "t", .dim = dim, .optimizer = Optimizer(kind), .initializer = {}};
+        const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.6, .step = 5};
+        const std::vector<char> before = MakeRecords(spec, slots, 83);
+        std::vector<char> expected = before;
+        const uint64_t refused =
+            SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, options, expected);
+        EXPECT_GT(refused, 0u);
+        uint64_t actual_refused = 0;
+        ExpectSameRecords(RunGpu(c, spec, options, before, 3, &actual_refused), expected, spec);
+        EXPECT_EQ(actual_refused, refused);
+      }
+    }
+  }
+}
+
+TEST_F(SparseUpdateGpuTest, SumsAloneEqualTheCpuHalfAndAre0WhereNoLookUpReads) {
+  for (const uint32_t dim : {1u, 7u, 8u, 16u, 64u, 128u, 129u, 260u, 4096u}) {
+    for (const uint32_t samples : {0u, 1u, 31u, 32u, 33u, 257u, 2000u}) {
+      if (dim > 1000 && samples > 300) continue;
+      for (const bool few_slots : {false, true}) {
+        Shape shape = ShapeOf(samples, dim, samples % 2 == 1, dim % 2 == 1, /*aligned=*/samples != 33);
+        shape.slots = few_slots ? 3 : 1 + samples / 2;
+        Case c = MakeCase(shape, samples + dim);
+        c.shape.slots += 100;  // That are not read, between those that are and behind them.
+        for (std::vector<uint32_t>& index : c.index) {
+          for (uint32_t& slot : index) slot += slot > 0 ? 70 : 0;
+        }
+        if (samples > 31) Spoil(&c, 91);
+        SCOPED_TRACE(testing::Message() << "samples " << samples << ", dim " << dim << ", slots " << shape.slots);
+        std::vector<float> expected(size_t{c.shape.slots} * dim);
+        const uint64_t not_finite =
+            SumGradientsCpu(c.CpuBags(), shape.columns, c.gradients, shape.stride, dim, expected);
+        uint64_t actual_not_finite = 0;
+        const std::vector<float> actual = SumsOfGpu(c, &actual_not_finite);
+        EXPECT_EQ(actual_not_finite, not_finite);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          if (std::isnan(expected[i]) && std::isnan(actual[i])) continue;
+          // Beside a number of 1.6e15 a heavy row's sum is not exact.
+          const float tolerance = std::abs(expected[i]) > 1e13f ? 1e-6f * std::abs(expected[i]) : 0;
+          if (actual[i] == expected[i]) continue;
+          ASSERT_NEAR(actual[i], expected[i], tolerance) << "slot " << i / dim << ", column " << i % dim;
+        }
+      }
+    }
+  }
+}
+
+// SGD at a rate of 1 from weights of 0 leaves the negative sums.
+TEST_F(SparseUpdateGpuTest, SumsAloneHaveTheBitsThatAnUpdateSums) {
+  for (const ElementType type : kTypes) {
+    for (const uint32_t slots : {2u, 500u}) {
+      Shape shape = ShapeOf(2000, 128, true, true);
+      shape.type = type;
+      shape.slots = slots;
+      shape.exact = false;
+      const Case c = MakeCase(shape, 101);
+      TableSpec spec{.name = "t", .dim = shape.dim, .optimizer = Optimizer(Kind::kSgd), .initializer = {}};
+      spec.optimizer.learning_rate = 1;
+      spec.optimizer.weight_decay = 0;
+      std::vector<char> records = RunGpu(c, spec, {}, std::vector<char>(uint64_t{slots} * spec.Layout().slot_bytes()));
+      uint64_t not_finite = 1;
+      const std::vector<float> sums = SumsOfGpu(c, &not_finite);
+      EXPECT_EQ(not_finite, 0u);
+      for (uint64_t slot = 0; slot < slots; ++slot) {
+        const float* weights = spec.Layout().Weights(records.data() + slot * spec.Layout().slot_bytes());
+        for (uint32_t i = 0; i < shape.dim; ++i) ASSERT_EQ(weights[i], -sums[slot * shape.dim + i]) << "slot " << slot;
+      }
+    }
+  }
+}
+
+// A step's calls, recorded once, on batches of other sizes than the one that they were recorded with.
+TEST_F(SparseUpdateGpuTest, OneGraphServesBatchesOfEverySize) {
+  for (const ElementType type : kTypes) {
+    SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type));
+    Shape shape = ShapeOf(300, 36, true, true);
+    shape.slots = 40;  // So that there are heavy rows in some batches.
+    shape.type = type;
+    const TableSpec spec{
+        .name = "t", .dim = shape.dim, .optimizer = Optimizer(Kind::kRowwiseAdagrad), .initializer = {}};
+    const RowLayout layout = spec.Layout();
+    std::vector<char> expected = MakeRecords(spec, shape.slots, 111);
+
+    const Stream stream;
+    OnDevice batch(MakeCase(shape, 112), shape.features * shape.samples * shape.lookups_max, stream);
+    auto step = Upload(std::vector<SparseStep>(1), stream);
+    auto records = Upload(expected, stream);
+    auto output = Upload(std::vector<float>(size_t{shape.samples} * shape.stride, -9.0f), stream);
+    const Graph graph(stream, [&] {
+      BagsForwardGpu(batch.bags(), DeviceRecords{records.data(), layout}.Rows(),
+                     batch.Pooled(output.data(), ElementType::kFloat32), stream);
+      batch.Group(stream);
+      batch.Update(spec, step.data(), records.data(), stream);
+    });
+    uint64_t seed = 120;
+    for (const uint32_t used : {300u, 1u, 0u, 57u, 299u, 300u}) {
+      SCOPED_TRACE(testing::Message() << used << " samples");
+      shape.used = used;
+      const Case c = MakeCase(shape, ++seed);
+      const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.1 * used, .step = seed};
+      std::vector<float> rows, pooled(size_t{shape.samples} * shape.stride, -9.0f);
+      for (uint32_t slot = 0; slot < shape.slots; ++slot) {
+        const float* weights = layout.Weights(expected.data() + slot * layout.slot_bytes());
+        rows.insert(rows.end(), weights, weights + shape.dim);
+      }
+      for (uint32_t f = 0; f < shape.features; ++f) {
+        BagForwardCpu(c.CpuBags()[f], rows, shape.dim, pooled, shape.stride, shape.columns[f]);
+      }
+      SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, options, expected);
+
+      batch.Put(c, stream);
+      const std::vector<SparseStep> host_step = {StepOf(options)};
+      step.CopyFrom(host_step, stream);
+      graph.Replay(stream);
+      EXPECT_TRUE(Download(output, stream) == pooled);
+      ExpectSameRecords(Download(records, stream), expected, spec);
+    }
   }
 }
 
