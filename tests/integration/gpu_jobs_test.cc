@@ -1,0 +1,143 @@
+// A job with --device cuda:0 gives the CPU's losses: in full precision to the last digits, until a last bit decides
+// whether a unit is on; in bfloat16 as a model. Whatever one device has saved, the other goes on from.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/gpu.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/training_run.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct JobCase {
+  std::string name;
+  std::string job;
+  std::string data_root;  // Relative to the project's root.
+  std::vector<std::string> sets;
+  size_t steps;  // Of 1e-5.
+};
+
+class GpuJobs : public OnGpu<::testing::TestWithParam<JobCase>> {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    root_ = absl::StrCat(SPARROW_SOURCE_DIR, "/", GetParam().data_root);
+    if (!std::filesystem::exists(root_)) GTEST_SKIP() << "THE DATA IS NOT HERE: " << root_;
+  }
+
+  TrainingRun Run(const std::string& device, std::vector<std::string> sets, std::vector<std::string> flags = {}) const {
+    flags.insert(flags.end(), {"--device", device, "--checkpoint-root", directory_.path()});
+    sets.insert(sets.end(), GetParam().sets.begin(), GetParam().sets.end());
+    sets.push_back("train.loss_every_steps=1");
+    return Train({.job = GetParam().job, .flags = flags, .sets = sets, .coordinator = "", .data_root = root_});
+  }
+
+  TemporaryDirectory directory_;
+  std::string root_;
+};
+
+double Relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
+
+TEST_P(GpuJobs, FullPrecisionGivesTheLossesOfTheCpu) {
+  const std::string steps = absl::StrCat("train.steps_max=", GetParam().steps);
+  const TrainingRun cpu = Run("cpu", {steps});
+  ASSERT_EQ(cpu.status, 0) << cpu.err;
+  const TrainingRun gpu = Run("cuda:0", {steps, "train.precision=FULL", "train.deterministic=true"});
+  ASSERT_EQ(gpu.status, 0) << gpu.err;
+  ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
+  for (size_t i = 0; i < cpu.losses.size(); ++i) {
+    ASSERT_LT(Relative(gpu.losses[i], cpu.losses[i]), 1e-5)
+        << "step " << i << ": " << gpu.losses[i] << " against " << cpu.losses[i];
+  }
+  EXPECT_GT(gpu.summary["step_seconds"]["h2d"], 0);
+}
+
+TEST_P(GpuJobs, TwoDeterministicRunsAreEqualBitForBit) {
+  for (const char* precision : {"FULL", "BFLOAT16"}) {
+    const std::vector<std::string> sets = {"train.steps_max=50", absl::StrCat("train.precision=", precision),
+                                           "train.deterministic=true"};
+    const TrainingRun first = Run("cuda:0", sets), second = Run("cuda:0", sets);
+    ASSERT_EQ(first.status, 0) << first.err;
+    EXPECT_EQ(first.losses, second.losses) << precision;
+  }
+}
+
+TEST_P(GpuJobs, Bfloat16TrainsAnEquallyGoodModel) {
+  const TrainingRun cpu = Run("cpu", {"train.steps_max=2000"});
+  const TrainingRun gpu = Run("cuda:0", {"train.steps_max=2000"});
+  ASSERT_EQ(cpu.status, 0) << cpu.err;
+  ASSERT_EQ(gpu.status, 0) << gpu.err;
+  ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
+  EXPECT_LT(Relative(gpu.summary["train_loss"], cpu.summary["train_loss"]), 0.01);
+  if (cpu.summary["eval_auc"].is_number()) {
+    EXPECT_NEAR(gpu.summary["eval_auc"], cpu.summary["eval_auc"], 0.005);
+  }
+}
+
+TEST_P(GpuJobs, EachDeviceGoesOnFromWhatTheOtherSaved) {
+  const std::vector<std::string> exact = {"train.precision=FULL", "train.deterministic=true"};
+  const auto sets = [&](int steps) {
+    std::vector<std::string> all = exact;
+    all.push_back(absl::StrCat("train.steps_max=", steps));
+    return all;
+  };
+  const TrainingRun whole = Run("cpu", sets(20));
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  for (const auto& [first, second] :
+       {std::pair("cpu", "cuda:0"), std::pair("cuda:0", "cpu"), std::pair("cuda:0", "cuda:0")}) {
+    const TrainingRun begun = Run(first, sets(10));
+    ASSERT_EQ(begun.status, 0) << begun.err;
+    const TrainingRun ended = Run(second, sets(20), {"--resume", begun.summary["checkpoint"].get<std::string>()});
+    ASSERT_EQ(ended.status, 0) << ended.err;
+    ASSERT_EQ(ended.losses.size(), 10u);
+    for (size_t i = 0; i < 10; ++i) {
+      EXPECT_LT(Relative(ended.losses[i], whole.losses[10 + i]), 1e-5) << first << " then " << second << ", step " << i;
+    }
+  }
+}
+
+const std::vector<std::string> kGoldenSets = {"train.epochs=20", "checkpoint.at_end=true"};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuJobs,
+    ::testing::Values(JobCase{"Dlrm", "tests/golden/dlrm.textproto", "tests/golden", kGoldenSets, 100},
+                      JobCase{"Dcnv2", "tests/golden/dcnv2.textproto", "tests/golden", kGoldenSets, 100},
+                      JobCase{"Movielens", "deploy/jobs/movielens.textproto", "../shared/data", {}, 20}),
+    [](const ::testing::TestParamInfo<JobCase>& info) { return info.param.name; });
+
+class GpuErrors : public OnGpu<> {};
+
+TEST_F(GpuErrors, ABatchThatDoesNotFitIsRefusedWithTheBytesAskedForAndFree) {
+  const TrainingRun run = Train({.job = "tests/golden/dlrm.textproto",
+                                 .flags = {"--device", "cuda:0"},
+                                 .sets = {"train.batch_size=16777216", "model.dlrm.top[0]=65536"},
+                                 .coordinator = "",
+                                 .data_root = absl::StrCat(SPARROW_SOURCE_DIR, "/tests/golden")});
+  EXPECT_NE(run.status, 0);
+  EXPECT_THAT(run.err, HasSubstr("cuda:0: the GPU is out of memory: "));
+  EXPECT_THAT(run.err, HasSubstr(" are free"));
+}
+
+TEST_F(GpuErrors, AGpuThatIsNotThereIsRefused) {
+  const TrainingRun run = Train({.job = "tests/golden/dlrm.textproto",
+                                 .flags = {"--device", "cuda:99"},
+                                 .sets = {},
+                                 .coordinator = "",
+                                 .data_root = absl::StrCat(SPARROW_SOURCE_DIR, "/tests/golden")});
+  EXPECT_NE(run.status, 0);
+  EXPECT_THAT(run.err, HasSubstr("--device=cuda:99: this machine has "));
+}
+
+}  // namespace
+}  // namespace sparrow
