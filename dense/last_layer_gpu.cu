@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kBlock = 256;
 constexpr int kWarps = kBlock / 32;
-constexpr int kPacks = 8;  // Of 16 bytes, that a thread holds of the rows its warp works on.
+constexpr int kPacks = 4;  // Of 16 bytes, that a thread holds of the rows its warp works on.
 constexpr int kBlockRows = kWarps * kPacks;
 constexpr int kBlocksMax = 1024;
 
@@ -158,9 +158,7 @@ __global__ void __launch_bounds__(kBlock) LastLayerForwardKernel(DeviceMatrix h,
 // written, a label of 4 read and, where wanted, a logit of 4 written a row; for each block 4 * in of sums. Bound by
 // HBM.
 template <typename T, int kVectors>
-__global__ void __launch_bounds__(kBlock, kVectors == 1   ? 3
-                                          : kVectors == 2 ? 2
-                                                          : 1) LastLayerLossKernel(LossArguments a) {
+__global__ void __launch_bounds__(kBlock, kVectors == 1 ? 4 : 2) LastLayerLossKernel(LossArguments a) {
   using Rows = WarpRows<T, kVectors>;
   constexpr int kRows = Rows::kRows;
   constexpr int kColumns = 32 * kWidth<T>;

@@ -105,14 +105,16 @@ class Bench {
     const Owned bottom = Random(precision, n, dim), sparse = Random(precision, n, kFeatures * dim);
     const Owned out = Random(precision, n, shape.outputs());
     const Owned bottom_gradients = Random(precision, n, dim), sparse_gradients = Random(precision, n, kFeatures * dim);
-    Print("interaction backward, " + name, n, 2 * vectors + outputs, Timed([&] {
-            InteractionBackwardGpu(shape, precision, bottom.view, sparse.view, out.view, true, bottom_gradients.view,
-                                   sparse_gradients.view, stream_);
-          }),
-          Checksum(precision, sparse_gradients));
-    Print("interaction forward, " + name, n, vectors + outputs,
-          Timed([&] { InteractionForwardGpu(shape, precision, bottom.view, sparse.view, out.view, stream_); }),
-          Checksum(precision, out));
+    Measure(
+        "interaction backward, " + name, n, 2 * vectors + outputs,
+        [&] {
+          InteractionBackwardGpu(shape, precision, bottom.view, sparse.view, out.view, true, bottom_gradients.view,
+                                 sparse_gradients.view, stream_);
+        },
+        precision, sparse_gradients);
+    Measure(
+        "interaction forward, " + name, n, vectors + outputs,
+        [&] { InteractionForwardGpu(shape, precision, bottom.view, sparse.view, out.view, stream_); }, precision, out);
 
     std::vector<uint32_t> slots(kFeatures * n);
     for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<uint32_t>(RandomBits(2, i) % kRecords);
@@ -121,10 +123,10 @@ class Bench {
     stream_.Synchronize();
     const GatheredVectors gathered{records_.data(), kRecordBytes, device_slots.data()};
     const int64_t read = kFeatures * (dim * 4 + 4) + dim * size;
-    Print("gather and interaction forward, " + name, n, read + kFeatures * dim * size + outputs, Timed([&] {
-            InteractionForwardGatheredGpu(shape, precision, bottom.view, gathered, sparse.view, out.view, stream_);
-          }),
-          Checksum(precision, out));
+    Measure(
+        "gather and interaction forward, " + name, n, read + kFeatures * dim * size + outputs,
+        [&] { InteractionForwardGatheredGpu(shape, precision, bottom.view, gathered, sparse.view, out.view, stream_); },
+        precision, out);
   }
 
   void Cross(Precision precision, int64_t in, int64_t n) {
@@ -132,15 +134,14 @@ class Bench {
     const int64_t row = in * static_cast<int64_t>(ElementBytes(precision));
     const Owned x0 = Random(precision, n, in), factor = Random(precision, n, in), x = Random(precision, n, in);
     const Owned y = Random(precision, n, in), by_x0 = Random(precision, n, in);
-    Print("cross forward, " + name, n, 4 * row,
-          Timed([&] { CrossCombineForwardGpu(precision, x0.view, factor.view, x.view, y.view, stream_); }),
-          Checksum(precision, y));
+    Measure(
+        "cross forward, " + name, n, 4 * row,
+        [&] { CrossCombineForwardGpu(precision, x0.view, factor.view, x.view, y.view, stream_); }, precision, y);
     for (const bool first : {true, false}) {
-      Print(std::string(first ? "cross backward, first, " : "cross backward, adding, ") + name, n,
-            (first ? 5 : 6) * row, Timed([&] {
-              CrossCombineBackwardGpu(precision, x.view, x0.view, factor.view, y.view, by_x0.view, first, stream_);
-            }),
-            Checksum(precision, y));
+      Measure(
+          std::string(first ? "cross backward, first, " : "cross backward, adding, ") + name, n, (first ? 5 : 6) * row,
+          [&] { CrossCombineBackwardGpu(precision, x.view, x0.view, factor.view, y.view, by_x0.view, first, stream_); },
+          precision, y);
     }
   }
 
@@ -156,19 +157,21 @@ class Bench {
     DeviceBuffer<double> loss = Allocate<double>(1);
     DeviceBuffer<char> workspace = Allocate<char>(LastLayerWorkspaceBytes(n, in));
     const LastLayer layer{floats(w), floats(b), true};
-    Print("last layer forward, " + name, n, row + 4,
-          Timed([&] { LastLayerForwardGpu(precision, h.view, layer, floats(logits), stream_); }),
-          Checksum(Precision::kFloat32, logits));
+    Measure(
+        "last layer forward, " + name, n, row + 4,
+        [&] { LastLayerForwardGpu(precision, h.view, layer, floats(logits), stream_); }, Precision::kFloat32, logits);
     for (const uint32_t counted : {static_cast<uint32_t>(n), 0u}) {
       samples.CopyFrom({&counted, 1}, stream_);
       stream_.Synchronize();
-      Print(std::string(counted > 0 ? "last layer with loss, " : "the same without samples, so exponentials, ") + name,
-            n, 2 * row + 8, Timed([&] {
-              LastLayerLossGpu(precision, h.view, layer, floats(labels), samples.data(), floats(b), floats(logits),
-                               gradients.view, floats(w_gradients), floats(b_gradients), loss.data(), workspace.data(),
-                               stream_);
-            }),
-            Checksum(Precision::kFloat32, w_gradients));
+      Measure(
+          std::string(counted > 0 ? "last layer with loss, " : "the same without samples, so exponentials, ") + name, n,
+          2 * row + 8,
+          [&] {
+            LastLayerLossGpu(precision, h.view, layer, floats(labels), samples.data(), floats(b), floats(logits),
+                             gradients.view, floats(w_gradients), floats(b_gradients), loss.data(), workspace.data(),
+                             stream_);
+          },
+          Precision::kFloat32, w_gradients);
     }
   }
 
@@ -206,8 +209,6 @@ class Bench {
     return sum;
   }
 
-  Spread Timed(const std::function<void()>& work) { return Time(kRuns, nullptr, work, &flush_, stream_); }
-
   // Of a copy that moves `bytes`, which is reading half of them and writing the other.
   double RateOfCopy(int64_t bytes) {
     bytes = std::min(bytes, 2 * kCopyBytes);
@@ -215,7 +216,11 @@ class Bench {
     return copy_rates_[bytes] = CopyRate(kRuns, static_cast<size_t>(bytes / 2), from_, &to_, &flush_, stream_);
   }
 
-  void Print(const std::string& name, int64_t n, int64_t row_bytes, const Spread& time, double checksum) {
+  // Times `work`, which moves row_bytes a row of the batch, and prints its line; `result` is its main result.
+  void Measure(const std::string& name, int64_t n, int64_t row_bytes, const std::function<void()>& work,
+               Precision precision, const Owned& result) {
+    const Spread time = Time(kRuns, nullptr, work, &flush_, stream_);
+    const double checksum = Checksum(precision, result);
     const int64_t bytes = n * row_bytes;
     const double rate = static_cast<double>(bytes) / (time.median_us * 1e-6);
     std::printf("| %s | %lld | %.1f | %.1f (%.1f-%.1f) | %.0f | %.0f %% | %.0f %% | %.9g |\n", name.c_str(),

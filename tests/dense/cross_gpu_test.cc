@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <vector>
@@ -58,7 +59,8 @@ class CrossGpu : public OnGpu<::testing::TestWithParam<std::tuple<Precision, int
     CrossCombineForwardGpu(precision, d_x0.view(), d_factor.view(), d_x.view(), d_x.view(), stream);
     EXPECT_EQ(d_x.Bytes(stream), d_y.Bytes(stream)) << "in place and apart must agree bit for bit";
 
-    factor = Rounded(precision, factor);
+    const std::vector<float> rounded_factor = Rounded(precision, factor);
+    std::copy(rounded_factor.begin(), rounded_factor.end(), factor.begin());  // `activations` views it.
     const std::vector<float> gradients = Rounded(precision, RandomFloats(seed + 5, n * in));
     for (const bool first : {false, true}) {
       const std::vector<float> before = Rounded(precision, RandomFloats(seed + 6, n * in));
