@@ -66,7 +66,7 @@ class Bench {
   void Cache(uint32_t rows, uint32_t dim, bool full) {
     const RowLayout layout(dim, SparseOptimizerKind::kSgd);
     const uint64_t slot_bytes = layout.slot_bytes();
-    const RowCacheOptions options{layout, rows * (slot_bytes + 18), kBatch};
+    const RowCacheOptions options{layout, rows * (slot_bytes + 18), 0, kBatch};
     auto cache = RowCacheGpu::Make(options, stream_);
     if (!cache.has_value()) {
       std::printf("no GPU memory for %u rows of dim %u\n", rows, dim);
@@ -125,13 +125,13 @@ class Bench {
     }
     internal::CopyToDevice(names.data(), there.data(), there.size() * sizeof(RowName), stream_);
     const DeviceNames hits{names.data(), kBatch, nullptr};
-    const double find_bytes = 52.0 * kBatch + rows_;
-    Row("find to slots, look only", kBatch, find_bytes - 16.0 * kBatch, nullptr,
+    const double find_bytes = 40.0 * kBatch + rows_;
+    Row("find to slots, look only", kBatch, find_bytes - 4.0 * kBatch, nullptr,
         [&] { cache->Find(hits, nullptr, slots.data(), nullptr, stream_); });
     Row(
         "find to slots", kBatch, find_bytes, [&] { ++step; },
         [&] { cache->Find(hits, steps.data() + step, slots.data(), nullptr, stream_); });
-    Row("find, rows copied out, look only", kBatch, find_bytes + (8.0 * dim - 16) * kBatch, nullptr,
+    Row("find, rows copied out, look only", kBatch, find_bytes + (8.0 * dim - 4) * kBatch, nullptr,
         [&] { cache->Find(hits, nullptr, slots.data(), values.data(), stream_); });
     Row(
         "find, rows copied out", kBatch, find_bytes + 8.0 * dim * kBatch, [&] { ++step; },
@@ -150,8 +150,8 @@ class Bench {
       if (!full && batch > 0) cache->Remove({names.data() + (batch - 1) % kBatches * kBatch, kBatch, nullptr}, stream_);
       ++batch;
     };
-    const double insert_bytes = (44.0 + 2.0 * slot_bytes) * kBatch + 8.0 * rows_;
-    const double evict_bytes = (32.0 + 2.0 * slot_bytes) * kBatch;
+    const double insert_bytes = (36.0 + 2.0 * slot_bytes) * kBatch + 16.0 * rows_;
+    const double evict_bytes = (16.0 + 2.0 * slot_bytes) * kBatch;
     Row(full ? "insert, a row evicted for each" : "insert", kBatch, insert_bytes + (full ? evict_bytes : 0), next,
         [&] { insert(names.data() + (batch - 1) % kBatches * kBatch, kBatch); });
     const std::vector<uint32_t> ended = Download(counts.data(), 2, stream_);
