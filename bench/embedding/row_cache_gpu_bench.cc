@@ -1,15 +1,16 @@
 // Question: how many rows a second does the row cache find and insert on the GPU, and how near is that to the memory's
 // limit? And how long does it take to make the names of a batch unique?
 // Fixed: calls of 1 M names (2^20), records of SGD (weights and 16 bytes), names uniform over the rows in the cache,
-// all found; batches inserted are new to the cache, used at steps 1, 2, ..., and of the step before pinned. Varies:
-// rows in the cache (the load factor is measured; 1.0 is reached by inserting 1.5 times what has room), its size, dim.
-// Unique names: 26 tables of 1 M rows, 65,536 look-ups each, uniform and Zipf 1.05. Bound: bytes over the device copy
-// bandwidth (read + written) of the same run. Bytes, a name: find: 16 (name) + 16 (that of the slot) + 16 (score in and
-// out) + 4 (slot) and a digest for each slot of the cache, once; with values 8 * dim more. Insert: 16 + 16 (name in and
-// out) + 8 + 4 and the scores of the cache once; the record in and out; for a row evicted its record in and out, and 32
-// (its name). Unique: 16 + 4, and 16 a unique name. What a random access moves beside what it needs (the rest of 32
-// bytes) and what the sort of an insert moves are not counted. Each time is the median of 30 calls between events, L2
-// flushed before each. usage: embedding_row_cache_gpu_bench [ROWS]    (default 16777216: rows of the smaller cache)
+// all found; batches inserted are new to the cache, used at steps 1, 2, ..., rows of the step before pinned. Varies:
+// slots of the cache, dim, the load factor (measured; 1.0 is reached by inserting 1.5 times what has room). Unique
+// names: 26 tables of 1 M rows, 65,536 look-ups each, uniform and Zipf 1.05. Bound: bytes over the device copy
+// bandwidth (read + written) of the same run. Bytes, a name: find: 16 (name) + 16 (the slot's entry) + 4 (score out) +
+// 4 (slot), and a digest for each slot of the cache, once; with values 8 * dim more. Insert: 16 (name) + 16 (entry out)
+// + 4 (slot), and the entries of the cache in, once; the record in and out; for a row evicted its name out and its
+// record in and out. Unique: 16 + 4, and 16 a unique name. What a random access moves beside what it needs (the rest of
+// 32 or 64 bytes) and what the sort of an insert moves are not counted. Each time is the median of 30 calls between
+// events, L2 flushed before each. usage: embedding_row_cache_gpu_bench [ROWS]    (default 16777216: slots of the
+// smaller cache)
 
 #include <algorithm>
 #include <cmath>
