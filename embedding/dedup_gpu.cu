@@ -8,6 +8,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
 #include "embedding/dedup_gpu.h"
+#include "embedding/row_name.cuh"
 
 namespace sparrow {
 namespace {
@@ -39,15 +40,6 @@ Workspace Divide(uint32_t names, void* memory) {
   take(&w.ranks, names);
   take(&w.scan, 0);
   return w;
-}
-
-__device__ uint32_t CountOf(const DeviceNames& names) {
-  return names.count == nullptr ? names.max : min(names.max, *names.count);
-}
-
-__device__ RowName Load(const RowName* name) {
-  const uint4 words = *reinterpret_cast<const uint4*>(name);
-  return {words.x | uint64_t{words.y} << 32, words.z, words.w};
 }
 
 // For the scan: 1 for a name that did not appear before.

@@ -35,9 +35,11 @@ constexpr uint32_t kNoSlot = 0xffffffff;
 constexpr uint32_t kBucketSlots = 128;
 
 struct RowCacheOptions {
-  RowLayout layout;         // Of float32 storage.
-  uint64_t bytes = 0;       // Of all slots: records, names, digests, marks. 0 is legal: a cache that refuses.
-  uint32_t batch_rows = 0;  // Names of one call, and slots of one call of TakeDirty, at most.
+  RowLayout layout;           // Of float32 storage.
+  uint64_t bytes = 0;         // Of all slots: records, names, digests, marks. 0 is legal: a cache that refuses.
+  uint32_t staging_rows = 0;  // Slots more, behind the cache's and beyond `bytes`, which are the caller's: rows that
+                              // were refused can lie there while kernels work on rows by slot.
+  uint32_t batch_rows = 0;    // Names of one call, and slots of one call of TakeDirty, at most.
 };
 
 // Of the batch that a call works for.
@@ -94,12 +96,12 @@ SPARROW_HOST_DEVICE inline uint32_t EvictionRank(uint32_t score, uint64_t step, 
   return recency >= pinned_recency ? kNeverEvicted : recency << 8 | (score & 0xff);
 }
 
-// What Insert did beside inserting.
+// What Insert did beside inserting, in the order in which it goes through the names: by bucket, within one as given.
 struct EvictedRows {
-  std::vector<RowName> names;     // [evicted], in the order of the names that took their slots.
+  std::vector<RowName> names;     // [evicted]
   std::vector<char> records;      // [evicted, slot_bytes]
   std::vector<uint8_t> dirty;     // [evicted]: 1: changed since it was inserted or last taken by TakeDirty.
-  std::vector<uint32_t> refused;  // Positions in the names given of those that got no slot, ascending.
+  std::vector<uint32_t> refused;  // Positions in the names given of those that got no slot.
 };
 
 struct DirtyRows {
@@ -114,6 +116,7 @@ class RowCacheCpu {
 
   const RowLayout& layout() const { return layout_; }
   uint32_t slots() const { return static_cast<uint32_t>(names_.size()); }
+  // slots() + i: the i-th staging row.
   char* record(uint32_t slot) { return records_.data() + slot * layout_.slot_bytes(); }
 
   // slots[i] = where names[i] lies, or kNoSlot. The rows found are used at step->step; with nullptr nothing changes.
@@ -121,12 +124,13 @@ class RowCacheCpu {
   void Find(std::span<const RowName> names, const RowCacheStep* step, std::span<uint32_t> slots /*[names]*/,
             std::span<float> values = {} /*[names, dim]*/);
 
-  // Rows that are not in the cache get slots, in the order of `names`, and are clean and used at step.step.
+  // Rows that are not in the cache get slots, in a bucket in the order of `names`, and are clean, used at step.step.
   // REQUIRES: names unique, and none of them in the cache.
   EvictedRows Insert(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/,
                      const RowCacheStep& step, std::span<uint32_t> slots /*[names]*/);
 
-  // Rows that were changed. Slots may repeat; kNoSlot is passed over. REQUIRES: the other slots are not free.
+  // Rows that were changed. Slots may repeat; kNoSlot and staging rows are passed over. REQUIRES: the others are not
+  // free.
   void MarkDirty(std::span<const uint32_t> slots);
 
   // The first `rows_max` dirty rows of slots [first_slot, first_slot + slots), in the order of slots. They stay, clean.
@@ -146,7 +150,7 @@ class RowCacheCpu {
   RowLayout layout_;
   uint32_t batch_rows_;
   uint32_t buckets_;
-  std::vector<char> records_;     // [slots, slot_bytes]
+  std::vector<char> records_;     // [slots + staging_rows, slot_bytes]
   std::vector<RowName> names_;    // [slots]
   std::vector<uint8_t> digests_;  // [slots]; 0: free.
   std::vector<uint32_t> scores_;  // [slots]; 0: free.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "embedding/row_cache.h"
@@ -10,7 +11,7 @@ RowCacheCpu::RowCacheCpu(const RowCacheOptions& options)
     : layout_(options.layout), batch_rows_(options.batch_rows), buckets_(RowCacheBuckets(options)) {
   CHECK(layout_.storage() == RowType::kFloat32);
   const size_t slots = size_t{buckets_} * kBucketSlots;
-  records_.resize(slots * layout_.slot_bytes());
+  records_.resize((slots + options.staging_rows) * layout_.slot_bytes());
   names_.resize(slots);
   digests_.resize(slots);
   scores_.resize(slots);
@@ -48,22 +49,27 @@ EvictedRows RowCacheCpu::Insert(std::span<const RowName> names, std::span<const 
   const size_t slot_bytes = layout_.slot_bytes();
   CHECK_EQ(records.size(), names.size() * slot_bytes);
   EvictedRows out;
+  const auto bucket_of = [&](uint32_t i) { return CacheBucketOf(NameBits(names[i]), buckets_); };
+  std::vector<uint32_t> order(names.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return bucket_of(a) < bucket_of(b); });
+  const uint32_t pinned_recency = PinnedRecency(step);
   std::vector<bool> taken(names_.size());  // By this call.
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (const uint32_t i : order) {
     const uint64_t bits = NameBits(names[i]);
     const uint32_t begin = CacheBucketOf(bits, buckets_) * kBucketSlots;
     const uint32_t end = std::min(begin + kBucketSlots, this->slots());
     uint32_t best = kNoSlot;
     uint32_t lowest = kNeverEvicted;
     for (uint32_t slot = begin; slot < end; ++slot) {
-      const uint32_t rank = EvictionRank(scores_[slot], step.step, PinnedRecency(step));
+      const uint32_t rank = EvictionRank(scores_[slot], step.step, pinned_recency);
       if (taken[slot] || rank >= lowest) continue;
       best = slot;
       lowest = rank;
     }
     slots[i] = best;
     if (best == kNoSlot) {
-      out.refused.push_back(static_cast<uint32_t>(i));
+      out.refused.push_back(i);
       continue;
     }
     if (scores_[best] != 0) {
@@ -83,7 +89,7 @@ EvictedRows RowCacheCpu::Insert(std::span<const RowName> names, std::span<const 
 
 void RowCacheCpu::MarkDirty(std::span<const uint32_t> slots) {
   for (const uint32_t slot : slots) {
-    if (slot != kNoSlot) dirty_[slot] = 1;
+    if (slot < this->slots()) dirty_[slot] = 1;
   }
 }
 

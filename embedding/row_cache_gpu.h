@@ -64,10 +64,12 @@ class RowCacheGpu {
  public:
   // nullopt: the GPU has not Bytes(options) free. Queues the clearing of the slots on `queue`.
   static std::optional<RowCacheGpu> Make(const RowCacheOptions& options, const Stream& queue);
-  // GPU memory that Make takes: the slots' and the workspace's, which is about 60 bytes for each of batch_rows.
+  // GPU memory that Make takes: the slots', the staging rows' and the workspace's, which is about 60 bytes for each of
+  // batch_rows.
   static uint64_t Bytes(const RowCacheOptions& options);
 
   uint32_t slots() const { return index_.buckets * kBucketSlots; }
+  // With the staging rows.
   DeviceRecords records() { return {records_, options_.layout}; }
   const DeviceRowIndex& index() const { return index_; }
 

@@ -100,6 +100,12 @@ class Twins {
   Twins(const RowCacheOptions& options, const Stream& queue)
       : options_(options), queue_(queue), cpu_(options), gpu_(RowCacheGpu::Make(options, queue).value()) {
     CHECK_EQ(cpu_.slots(), gpu_.slots());
+    // The staging rows, which no call may change.
+    const std::vector<char> staging = RandomRecords(options.staging_rows * options.layout.slot_bytes(), 99);
+    std::copy(staging.begin(), staging.end(), cpu_.record(cpu_.slots()));
+    internal::CopyToDevice(gpu_.records().data + cpu_.slots() * options.layout.slot_bytes(), staging.data(),
+                           staging.size(), queue);
+    queue.Synchronize();
   }
 
   RowCacheCpu& cpu() { return cpu_; }
@@ -112,7 +118,7 @@ class Twins {
     const DeviceRowIndex& index = gpu_.index();
     std::vector<CacheEntry> entries(slots);
     std::vector<uint8_t> digests(slots), dirty(slots);
-    std::vector<char> records(slots * options_.layout.slot_bytes());
+    std::vector<char> records((slots + options_.staging_rows) * options_.layout.slot_bytes());
     Fetch(index.entries, &entries);
     Fetch(index.digests, &digests);
     Fetch(index.dirty, &dirty);
@@ -128,6 +134,7 @@ class Twins {
       ASSERT_TRUE(name == cpu_.names()[slot]) << "slot " << slot;
       ASSERT_EQ(std::memcmp(records.data() + slot * bytes, cpu_.record(slot), bytes), 0) << "slot " << slot;
     }
+    ASSERT_EQ(std::memcmp(records.data() + slots * bytes, cpu_.record(slots), options_.staging_rows * bytes), 0);
   }
 
   // Compares what Insert of `names` gives with what the arrays hold.
@@ -177,12 +184,12 @@ void PrintTo(const Shape& shape, std::ostream* out) {
 
 RowCacheOptions OptionsOf(const Shape& shape) {
   const RowLayout layout(shape.dim, shape.optimizer);
-  return {layout, shape.buckets * 128 * (layout.slot_bytes() + 18), std::max(shape.n, 300u)};
+  return {layout, uint64_t{shape.buckets} * kBucketSlots * (layout.slot_bytes() + 18), 5, std::max(shape.n, 300u)};
 }
 
 // Unique names, of about as many keys as have room, and a few edges.
 std::vector<RowName> UniqueNames(const Shape& shape, std::mt19937_64* random) {
-  const uint64_t keys = std::max<uint64_t>(2 * shape.n, shape.buckets * 100);
+  const uint64_t keys = std::max<uint64_t>(2 * shape.n, uint64_t{shape.buckets} * kBucketSlots * 3 / 4);
   std::vector<RowName> names;
   std::unordered_set<RowName, Hasher> distinct;
   while (names.size() < shape.n) {
@@ -244,6 +251,7 @@ TEST_P(RowCacheGpuTwins, EqualCallsGiveEqualResultsAndContents) {
     std::vector<uint32_t> changed;
     for (size_t i = 0; i < slots.size(); i += 2) changed.push_back(slots[i]);
     for (size_t i = 0; i < new_slots.size(); i += 2) changed.insert(changed.end(), 2, new_slots[i]);
+    changed.push_back(twins.cpu().slots() + 4);  // A staging row.
     const auto device_changed = Upload(changed, stream);
     twins.gpu().MarkDirty(device_changed.data(), static_cast<uint32_t>(changed.size()), nullptr, stream);
     twins.cpu().MarkDirty(changed);
@@ -327,7 +335,7 @@ TEST_F(RowCacheGpuOnGpu, NamesOfOneDigestAndBucketAreToldApart) {
   twins.gpu().Insert(all, arrays.records.data(), arrays.step.data(), arrays.new_slots.data(), arrays.evicted(), stream);
   std::vector<uint32_t> slots;
   twins.ExpectInserts(names, records, now, &arrays, &slots);
-  EXPECT_EQ(twins.refused(), shape.n - 128);
+  EXPECT_EQ(twins.refused(), shape.n - kBucketSlots);
   twins.gpu().Find(all, arrays.step.data(), arrays.slots.data(), nullptr, stream);
   EXPECT_EQ(Download(arrays.slots, stream), slots);
   // A free slot keeps its old name, which is found no more, wherever it comes to lie again.
@@ -392,7 +400,7 @@ TEST_F(RowCacheGpuOnGpu, AGraphServesStepsOfSeveralSizes) {
 TEST_F(RowCacheGpuOnGpu, AGpuWithoutRoomIsAnAnswer) {
   const RowLayout layout(4096, SparseOptimizerKind::kAdam);
   const Stream stream;
-  EXPECT_FALSE(RowCacheGpu::Make({layout, uint64_t{1} << 42, 1000}, stream).has_value());
+  EXPECT_FALSE(RowCacheGpu::Make({layout, uint64_t{1} << 42, 0, 1000}, stream).has_value());
 }
 
 }  // namespace
