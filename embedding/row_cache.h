@@ -48,10 +48,15 @@ struct RowCacheStep {
   uint64_t oldest_in_flight = 0;  // Rows used at it or later are pinned.
 };
 
+// What one of them costs.
+inline uint64_t RowCacheSlotBytes(const RowLayout& layout) {
+  constexpr uint64_t kIndexBytes = sizeof(RowName) + 2;  // A slot's name with its score, digest, dirty mark.
+  return layout.slot_bytes() + kIndexBytes;
+}
+
 // The buckets that the budget pays for, 2^24 - 1 at most.
 inline uint32_t RowCacheBuckets(const RowCacheOptions& options) {
-  constexpr uint64_t kIndexBytes = sizeof(RowName) + 2;  // A slot's name with its score, digest, dirty mark.
-  const uint64_t buckets = options.bytes / (kBucketSlots * (options.layout.slot_bytes() + kIndexBytes));
+  const uint64_t buckets = options.bytes / (kBucketSlots * RowCacheSlotBytes(options.layout));
   constexpr uint64_t kMost = (1u << 24) - 1;
   return static_cast<uint32_t>(buckets < kMost ? buckets : kMost);
 }

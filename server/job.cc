@@ -46,6 +46,7 @@ uint64_t KeyBytes(const v1::PullRequest& request) {
 Job::Job(JobSpec spec, Environment environment)
     : spec_(std::move(spec)),
       environment_(std::move(environment)),
+      loans_(&spec_, environment_.memory.get(), environment_.metrics),
       pool_(spec_.tables.size(), environment_.memory.get()),
       float_buffers_(environment_.memory.get(), CallMemory::Kind::kFloats),
       sums_(spec_.tables.size()),
@@ -53,7 +54,6 @@ Job::Job(JobSpec spec, Environment environment)
       applied_(spec_.first_step),
       pushes_(&spec_),
       pushed_keys_memory_(environment_.memory->Nothing()) {
-  for (size_t t = 0; t < spec_.tables.size(); ++t) lent_.emplace_back(environment_.memory.get());
   if (!spec_.prefetch) return;
   for (uint64_t i = 0; i < 2; ++i) {
     pulls_[i] = std::make_shared<StepPulls>(applied_ + i, spec_.workers, /*expected_keys=*/0);
@@ -62,7 +62,6 @@ Job::Job(JobSpec spec, Environment environment)
 
 Job::~Job() {
   CHECK(waiting_.empty()) << "a job is closed before it goes";
-  for (const LentRows& lent : lent_) environment_.metrics.lent_rows.Add(-static_cast<double>(lent.rows()));
   if (cold_ == nullptr) return;
   tables_.clear();
   cold_.reset();
@@ -236,17 +235,16 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     out.set_dim(table.dim());
     out.set_row_type(request.row_type());
     out.clear_pending();
-    LentRows& lent = lent_[keys.table()];
     const std::span<const Key> of_table = ViewAs<Key>(keys.keys());
     std::vector<uint32_t> pending;
-    if (!all_returned) pending = lent.Older(of_table, request.step(), under_way != nullptr ? SIZE_MAX : 1);
+    if (!all_returned) {
+      pending = loans_.Older(keys.table(), of_table, request.step(), under_way != nullptr ? SIZE_MAX : 1);
+    }
     if (under_way != nullptr) {
       pending = Pending(*under_way, keys, table.spec().eviction.enabled(), pending);
       out.mutable_pending()->assign(reinterpret_cast<const char*>(pending.data()), pending.size() * sizeof(uint32_t));
     } else if (!pending.empty()) {
-      results[i] = absl::FailedPreconditionError(
-          absl::StrCat("table \"", table.spec().name, "\": id ", of_table[pending[0]],
-                       " is lent to the worker, and has not come back as it is after ", request.step(), " steps"));
+      results[i] = loans_.OlderError(keys.table(), of_table[pending[0]], request.step());
       return;
     }
     const auto read = [&](std::span<float> into) -> absl::Status {
@@ -254,7 +252,7 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
         return table.Pull(of_table, request.create() ? PullMode::kCreate : PullMode::kLook, into);
       }
       RETURN_IF_ERROR(table.PullRecords(of_table, {reinterpret_cast<char*>(into.data()), into.size_bytes()}));
-      return Lend(keys.table(), of_table, pending, request.step());
+      return loans_.Lend(keys.table(), of_table, pending, request.step());
     };
     if (!rows_out.empty()) {
       out.mutable_rows()->clear();
@@ -292,19 +290,6 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
   environment_.metrics.saturated_values.Add(static_cast<double>(saturated.load(std::memory_order_relaxed)));
   environment_.metrics.received_bytes.Add(static_cast<double>(bytes_in));
   environment_.metrics.sent_bytes.Add(static_cast<double>(bytes_out));
-  return absl::OkStatus();
-}
-
-absl::Status Job::Lend(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> except, uint64_t step) {
-  const std::optional<uint64_t> more = lent_[table].Lend(keys, except, step);
-  if (!more.has_value()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "table \"", spec_.tables[table].name, "\": no memory to note ", keys.size(), " rows as lent beside ",
-        lent_[table].rows(), " in ", lent_[table].bytes(), " bytes: ", environment_.memory->waiting_bytes(),
-        " bytes wait, and at most ", environment_.memory->waiting_bytes_max(),
-        " may; raise this server's --memory, add servers, or lower train.hot_rows"));
-  }
-  environment_.metrics.lent_rows.Add(static_cast<double>(*more));
   return absl::OkStatus();
 }
 
@@ -363,7 +348,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
-  if (const absl::Status lent = CheckLent(request); !lent.ok()) {
+  if (const absl::Status lent = loans_.CheckPush(request); !lent.ok()) {
     absl::MutexLock lock(&mu_);  // One that has come before has returned the rows.
     ASSIGN_OR_RETURN(const bool is_new, IsNew(request));
     return is_new ? lent : AcknowledgeAgain(response);
@@ -379,7 +364,6 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
       rows += request.tables(i).keys().size() / sizeof(Key);
       bytes += request.tables(i).keys().size() + bytes_of.gradients(i).size();
     }
-    CountReturned(request, bytes_of);
     environment_.metrics.rows_pushed.Add(static_cast<double>(rows));
     environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
     pushes_.Add(request, is_alone ? PushPart{} : std::exchange(part, {}));
@@ -402,7 +386,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
       Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
                                  .learning_rate_factor = request.learning_rate_factor(),
                                  .step = request.step()});
-  if (status.ok() && is_alone) status = PutRecords(request, bytes_of, request.step() + 1);
+  if (status.ok() && is_alone) status = loans_.PutRecords(request, bytes_of, tables_, request.step() + 1);
   bool is_last;
   {
     absl::MutexLock lock(&mu_);
@@ -500,51 +484,6 @@ absl::Status Job::CheckPulled(const v1::PushRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status Job::CheckLent(const v1::PushRequest& request) const {
-  const auto refusal = [&](uint32_t table, Key key, absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("job ", spec_.job_id, ": push of worker ",
-                                                   request.context().worker(), " for step ", request.step(),
-                                                   ": table \"", spec_.tables[table].name, "\": id ", key, what));
-  };
-  for (const v1::TableGradients& table : request.tables()) {
-    const std::span<const Key> keys = ViewAs<Key>(table.keys());
-    if (const std::optional<size_t> lent = lent_[table.table()].FirstLent(keys); lent.has_value()) {
-      return refusal(table.table(), keys[*lent], " is lent to the worker, which updates it and returns a record");
-    }
-  }
-  for (const v1::TableRecords& table : request.records()) {
-    const std::span<const Key> keys = ViewAs<Key>(table.keys());
-    const std::optional<size_t> other = lent_[table.table()].FirstNotLent(keys, request.step());
-    if (other.has_value()) {
-      return refusal(table.table(), keys[*other], " is returned, but was not lent (PullRequest.records)");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Job::PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of, uint64_t version) {
-  std::vector<int64_t> rows;
-  for (const v1::TableRecords& table : request.records()) {
-    rows.push_back(static_cast<int64_t>(table.keys().size() / sizeof(Key)));
-  }
-  std::vector<absl::Status> results(rows.size());
-  ForEachTable(rows, [&](size_t i) {
-    if (rows[i] == 0) return;
-    const v1::TableRecords& entry = request.records(static_cast<int>(i));
-    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
-    results[i] = tables_[entry.table()]->PutRecords(keys, bytes_of.records(static_cast<int>(i)));
-    if (!results[i].ok()) return;
-    if (entry.keep()) {
-      lent_[entry.table()].Keep(keys, version);
-    } else {
-      lent_[entry.table()].TakeBack(keys);
-      environment_.metrics.lent_rows.Add(-static_cast<double>(keys.size()));
-    }
-  });
-  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
-  return absl::OkStatus();
-}
-
 // Beside the readers of its step: rows that are lent, and whose copies are old, are nobody's to read. No later step is
 // applied until it has ended, so that a copy of it that comes late overwrites nothing newer.
 absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of) {
@@ -555,26 +494,14 @@ absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& byt
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
-  RETURN_IF_ERROR(CheckLent(request));
+  RETURN_IF_ERROR(loans_.CheckPush(request));
   RETURN_IF_ERROR(CheckRoom(request));
-  RETURN_IF_ERROR(PutRecords(request, bytes_of, request.step()));
-  CountReturned(request, bytes_of);
+  RETURN_IF_ERROR(loans_.PutRecords(request, bytes_of, tables_, request.step()));
   if (request.complete()) {
     absl::MutexLock lock(&mu_);
     all_returned_ = request.step();
   }
   return absl::OkStatus();
-}
-
-void Job::CountReturned(const v1::PushRequest& request, const PushBytes& bytes_of) {
-  uint64_t rows = 0;
-  uint64_t bytes = 0;
-  for (int i = 0; i < request.records_size(); ++i) {
-    rows += request.records(i).keys().size() / sizeof(Key);
-    bytes += request.records(i).keys().size() + bytes_of.records(i).size();
-  }
-  environment_.metrics.rows_returned.Add(static_cast<double>(rows));
-  environment_.metrics.received_bytes.Add(static_cast<double>(bytes));
 }
 
 absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options) {
@@ -649,13 +576,10 @@ absl::Status Job::SaveTables(const v1::SaveTablesRequest& request, v1::SaveTable
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
-  for (size_t t = 0; t < tables_.size() && !all_returned; ++t) {
-    const uint64_t older = lent_[t].CountOlder(request.step());
-    if (older == 0) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", spec_.job_id, ": a checkpoint is asked for of step ", request.step(), ", but ", older,
-                     " rows of table \"", spec_.tables[t].name, "\" are lent to the worker, and it has not said that ",
-                     "they have come back as of that step (PushRequest.complete)"));
+  if (!all_returned) {
+    RETURN_IF_ERROR(
+        Annotate(loans_.CheckNoneOlder(request.step()),
+                 absl::StrCat("job ", spec_.job_id, ": a checkpoint is asked for of step ", request.step())));
   }
   Stats();
   {

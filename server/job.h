@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,7 +22,7 @@
 #include "server/call_memory.h"
 #include "server/job_spec.h"
 #include "server/kept_pool.h"
-#include "server/lent_rows.h"
+#include "server/loans.h"
 #include "server/metrics.h"
 #include "server/push_accumulator.h"
 #include "server/step_pulls.h"
@@ -100,17 +99,10 @@ class Job {
   void Answer(WaitingPulls* ready);
   // In a job with prefetch: that the worker's pulls are in, and that it pushes no row that nobody pulled.
   absl::Status CheckPulled(const v1::PushRequest& request);
-  // That all records are of rows that are lent, and no gradient is.
-  absl::Status CheckLent(const v1::PushRequest& request) const;
   // That the disk takes what the push may drive out of memory: once rows change, an error ends the job.
   absl::Status CheckRoom(const v1::PushRequest& request);
   // A push that is no part of a step: rows that stay lent, as they are now.
   absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of);
-  // Replaces rows by the push's records, which are as of `version` steps.
-  absl::Status PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of, uint64_t version);
-  // Notes rows as lent as of `step` steps, but for those at `except`.
-  absl::Status Lend(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> except, uint64_t step);
-  void CountReturned(const v1::PushRequest& request, const PushBytes& bytes_of);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
   // Whoever reads rows as of `step` says so, and says when he is through; Refused tells why he may not.
@@ -144,7 +136,7 @@ class Job {
   absl::Status open_status_;
   absl::Notification opened_;
 
-  std::deque<LentRows> lent_;  // [tables]
+  Loans loans_;
 
   RowGradientsPool pool_;
   KeptPool<std::vector<float>> float_buffers_;

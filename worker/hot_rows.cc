@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,13 +15,12 @@
 namespace sparrow {
 namespace {
 
-constexpr uint32_t kNoSlot = HotRowCache::kNoSlot;
 constexpr uint64_t kWriteBackBytes = 16 << 20;  // That are copied at once.
 constexpr int64_t kGrainRows = 256;             // Of a thread, at least.
 
 // Rows for each table: an equal number, but for bounded tables that are smaller.
 std::vector<uint64_t> RowsByTable(const v1::HotRows& budget, std::span<const TableSpec> tables) {
-  const auto unit = [&](const TableSpec& table) { return budget.has_bytes() ? table.Layout().slot_bytes() : 1; };
+  const auto unit = [&](const TableSpec& table) { return budget.has_bytes() ? RowCacheSlotBytes(table.Layout()) : 1; };
   uint64_t left = budget.has_bytes() ? budget.bytes() : budget.rows();
   std::vector<uint64_t> rows(tables.size());
   std::vector<bool> whole(tables.size());  // All rows of the table fit.
@@ -59,7 +59,12 @@ std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const
     });
     HotRowShare& share = of_layout == shares.end() ? shares.emplace_back() : *of_layout;
     share.tables.push_back(t);
-    share.rows += rows[t];
+    share.bytes += rows[t] * RowCacheSlotBytes(tables[t].Layout());
+  }
+  if (budget.has_bytes()) return shares;
+  for (HotRowShare& share : shares) {
+    const uint64_t bucket = kBucketSlots * RowCacheSlotBytes(tables[share.tables[0]].Layout());
+    share.bytes = (share.bytes + bucket - 1) / bucket * bucket;
   }
   return shares;
 }
@@ -76,10 +81,13 @@ HotRows::HotRows(const Parts& parts)
     tables_.push_back({.spec = spec, .layout = spec.Layout(), .cache = nullptr});
   }
   for (const HotRowShare& share : shares_) {
-    const uint32_t rows = static_cast<uint32_t>(std::min<uint64_t>(share.rows, kNoSlot));
-    caches_.push_back(MakeLruRowCache(tables_[share.tables[0]].layout, rows));
+    const RowLayout& layout = tables_[share.tables[0]].layout;
+    caches_.push_back(std::make_unique<RowCacheCpu>(
+        RowCacheOptions{.layout = layout, .bytes = share.bytes, .batch_rows = std::numeric_limits<uint32_t>::max()}));
+    bytes_ += caches_.back()->slots() * RowCacheSlotBytes(layout);
     for (const uint32_t table : share.tables) tables_[table].cache = caches_.back().get();
   }
+  metrics_.hot_row_bytes.Add(static_cast<double>(bytes_));
   for (BatchRows* batch : {&now_, &next_}) batch->tables.resize(tables_.size());
   outgoing_.keys.resize(tables_.size());
   outgoing_.records.resize(tables_.size());
@@ -98,7 +106,8 @@ void HotRows::StartPull(PreparedBatch* batch) {
     of.names.clear();
     for (const Key key : keys) of.names.push_back({.key = key, .table = t});
     of.slots.resize(keys.size());
-    tables_[t].cache->Find(of.names, batch->batch.step, of.slots);
+    const RowCacheStep step = {.step = batch->batch.step, .oldest_in_flight = batch->batch.step};
+    tables_[t].cache->Find(of.names, &step, of.slots);
     of.missing.clear();
     of.missing_at.clear();
     for (uint32_t i = 0; i < keys.size(); ++i) {
@@ -125,7 +134,7 @@ absl::Status HotRows::FinishPull(PreparedBatch* batch) {
   metrics_.rows_pulled.Add(static_cast<double>(next_.missing.rows()));
   metrics_.pull_bytes.Add(static_cast<double>(pull_.bytes()));
   std::swap(now_, next_);
-  evicted_.Clear();
+  evicted_.clear();
   uint64_t returning = 0;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
     Place(t, batch->batch.step);
@@ -138,10 +147,13 @@ absl::Status HotRows::FinishPull(PreparedBatch* batch) {
     });
     returning += of.missing.size();
   }
-  CountBytes();
-  metrics_.hot_row_evictions.Add(static_cast<double>(evicted_.names.size()));
-  returning_ = std::make_unique<KeyFilter>(returning + evicted_.names.size());
-  for (const HotRowCache::Name& name : evicted_.names) returning_->Add(name.table, std::span(&name.key, 1));
+  uint64_t evictions = 0;
+  for (const EvictedRows& evicted : evicted_) evictions += evicted.names.size();
+  metrics_.hot_row_evictions.Add(static_cast<double>(evictions));
+  returning_ = std::make_unique<KeyFilter>(returning + evictions);
+  for (const EvictedRows& evicted : evicted_) {
+    for (const RowName& name : evicted.names) returning_->Add(name.table, std::span(&name.key, 1));
+  }
   for (uint32_t t = 0; t < tables_.size(); ++t) {
     const BatchTable& of = now_.tables[t];
     for (size_t i = 0; i < of.missing.size(); ++i) {
@@ -160,14 +172,14 @@ void HotRows::Place(uint32_t t, uint64_t step) {
   const std::span<const uint32_t> position = now_.missing.position(t);
   const std::span<char> arrived = Room(&of.arrived, n * slot_bytes);
   const char* const pulled = reinterpret_cast<const char*>(of.pulled.data());
-  std::vector<HotRowCache::Name> names(n);
+  std::vector<RowName> names(n);
   for (size_t i = 0; i < n; ++i) {
     names[i] = {.key = of.missing[i], .table = t};
     const size_t from = position.empty() ? i : position[i];
     std::memcpy(arrived.data() + i * slot_bytes, pulled + from * record_bytes, record_bytes);
   }
   std::vector<uint32_t> slots(n);
-  table.cache->Insert(names, arrived, step, slots, &evicted_);
+  evicted_.push_back(table.cache->Insert(names, arrived, {.step = step, .oldest_in_flight = step}, slots));
   of.records.resize(of.slots.size());
   for (size_t i = 0; i < n; ++i) {
     of.slots[of.missing_at[i]] = slots[i];
@@ -202,7 +214,7 @@ absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std:
       if (of.slots[at] == kNoSlot) AddOutgoing(t, of.missing[i], of.records[at]);
     }
   }
-  AddOutgoing(evicted_);
+  for (const EvictedRows& evicted : evicted_) AddOutgoing(evicted.names, evicted.records);
   PackOutgoing();
   push_.StartReturn({.step = options.step, .samples = samples, .learning_rate_factor = learning_rate_factor},
                     outgoing_.partition, outgoing_.views);
@@ -217,17 +229,16 @@ absl::Status HotRows::FinishPush() {
 }
 
 absl::Status HotRows::WriteBack(uint64_t step) {
-  HotRowCache::Rows dirty;
   for (const HotRowShare& share : shares_) {  // A cache each.
-    HotRowCache* const cache = tables_[share.tables[0]].cache;
+    RowCacheCpu* const cache = tables_[share.tables[0]].cache;
     const uint64_t slot_bytes = tables_[share.tables[0]].layout.slot_bytes();
     const uint32_t piece = static_cast<uint32_t>(std::max<uint64_t>(1, kWriteBackBytes / slot_bytes));
-    for (uint64_t first = 0; first < cache->slots(); first += piece) {
-      dirty.Clear();
-      cache->TakeDirty(static_cast<uint32_t>(first), piece, &dirty);
+    for (uint32_t first = 0; first < cache->slots(); first += std::min(piece, cache->slots() - first)) {
+      const uint32_t slots = std::min(piece, cache->slots() - first);
+      const DirtyRows dirty = cache->TakeDirty(first, slots, slots);
       if (dirty.names.empty()) continue;
       ClearOutgoing();
-      AddOutgoing(dirty);
+      AddOutgoing(dirty.names, dirty.records);
       PackOutgoing();
       push_.StartWriteBack(step, outgoing_.partition, outgoing_.views);
       RETURN_IF_ERROR(FinishPush());
@@ -247,9 +258,9 @@ void HotRows::AddOutgoing(uint32_t table, Key key, const char* record) {
   outgoing_.records[table].push_back(record);
 }
 
-void HotRows::AddOutgoing(const HotRowCache::Rows& rows) {
-  const char* record = rows.records.data();
-  for (const HotRowCache::Name& name : rows.names) {
+void HotRows::AddOutgoing(std::span<const RowName> names, std::span<const char> records) {
+  const char* record = records.data();
+  for (const RowName& name : names) {
     AddOutgoing(name.table, name.key, record);
     record += tables_[name.table].layout.slot_bytes();
   }
@@ -268,16 +279,6 @@ void HotRows::PackOutgoing() {
     }
     outgoing_.views[t] = bytes;
   }
-}
-
-void HotRows::CountBytes() {
-  uint64_t bytes = 0;
-  for (const HotRowShare& share : shares_) {
-    const Table& table = tables_[share.tables[0]];
-    bytes += table.cache->slots() * table.layout.slot_bytes();
-  }
-  metrics_.hot_row_bytes.Add(static_cast<double>(bytes) - static_cast<double>(bytes_));
-  bytes_ = bytes;
 }
 
 }  // namespace sparrow

@@ -20,20 +20,20 @@
 #include <vector>
 
 #include "embedding/key_filter.h"
+#include "embedding/row_cache.h"
 #include "embedding/table_spec.h"
 #include "sparrow/v1/job.pb.h"
-#include "worker/hot_row_cache.h"
 #include "worker/step_rows.h"
 
 namespace sparrow {
 
-// How many rows the cache of each layout gets, and which tables it serves.
+// A cache, and which tables it serves.
 struct HotRowShare {
-  std::vector<uint32_t> tables;
-  uint64_t rows = 0;
+  std::vector<uint32_t> tables;  // Of one layout.
+  uint64_t bytes = 0;            // RowCacheOptions.bytes.
 };
-// Tables that share a layout share a cache. The budget is spread evenly over tables, in rows or in bytes as it is
-// given, and what a bounded table has no use for goes to the others.
+// Tables that share a layout share a cache. Each table adds to its cache an equal number of rows, as many as the budget
+// gives, or if it is bounded and smaller as many as it has.
 std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const TableSpec> tables);
 
 class HotRows final : public StepRows {
@@ -61,17 +61,17 @@ class HotRows final : public StepRows {
   struct Table {
     TableSpec spec;
     RowLayout layout;
-    HotRowCache* cache;
+    RowCacheCpu* cache;
   };
   // Where the rows of a batch are.
   struct BatchTable {
-    std::vector<HotRowCache::Name> names;  // [unique]
-    std::vector<uint32_t> slots;           // [unique]; kNoSlot: missing, or beside the cache.
-    std::vector<Key> missing;              // Keys without a slot,
-    std::vector<uint32_t> missing_at;      // and where each stands among the unique ones.
-    std::vector<float> pulled;             // [missing, record_floats], in the order of the batch's `missing`.
-    std::vector<char> arrived;             // [missing, slot_bytes], likewise.
-    std::vector<char*> records;            // [unique]: in the cache or in `arrived`.
+    std::vector<RowName> names;        // [unique]
+    std::vector<uint32_t> slots;       // [unique]; kNoSlot: missing, or beside the cache.
+    std::vector<Key> missing;          // Keys without a slot,
+    std::vector<uint32_t> missing_at;  // and where each stands among the unique ones.
+    std::vector<float> pulled;         // [missing, record_floats], in the order of the batch's `missing`.
+    std::vector<char> arrived;         // [missing, slot_bytes], likewise.
+    std::vector<char*> records;        // [unique]: in the cache or in `arrived`.
   };
   struct BatchRows {
     std::vector<BatchTable> tables;
@@ -91,21 +91,20 @@ class HotRows final : public StepRows {
   // Collects what goes to the servers, copies it together, and counts it.
   void ClearOutgoing();
   void AddOutgoing(uint32_t table, Key key, const char* record);
-  void AddOutgoing(const HotRowCache::Rows& rows);
+  void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
   void PackOutgoing();
-  void CountBytes();
 
   PsClient* const client_;
   const bool ahead_;
   const WorkerMetrics& metrics_;
   std::vector<HotRowShare> shares_;
-  std::vector<std::unique_ptr<HotRowCache>> caches_;  // [shares]
+  std::vector<std::unique_ptr<RowCacheCpu>> caches_;  // [shares]
   std::vector<Table> tables_;
-  uint64_t bytes_ = 0;  // Of rows in the caches, as counted.
+  uint64_t bytes_ = 0;  // Of the caches.
 
-  BatchRows now_;              // Of the batch whose pull has finished,
-  BatchRows next_;             // and of the one whose pull has started.
-  HotRowCache::Rows evicted_;  // By the present step.
+  BatchRows now_;                     // Of the batch whose pull has finished,
+  BatchRows next_;                    // and of the one whose pull has started.
+  std::vector<EvictedRows> evicted_;  // By the present step, from the cache of each table.
   Outgoing outgoing_;
   std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
   PsPull pull_;

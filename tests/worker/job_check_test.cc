@@ -126,6 +126,43 @@ const BadJob kBadJobs[] = {
     {"BatchZero", [](v1::Job* job) { job->mutable_train()->set_batch_size(0); }, "train.batch_size is 0"},
     {"BatchUnset", [](v1::Job* job) { job->mutable_train()->clear_batch_size(); }, "train.batch_size is not set"},
     {"BatchHuge", [](v1::Job* job) { job->mutable_train()->set_batch_size(16777217); }, "train.batch_size is 16777217"},
+    {"HotRowsEmpty", [](v1::Job* job) { job->mutable_train()->mutable_hot_rows(); }, "train.hot_rows is empty"},
+    {"HotRowsPullType",
+     [](v1::Job* job) {
+       job->mutable_train()->mutable_hot_rows()->set_rows(5);
+       job->mutable_train()->set_pull_type(v1::BFLOAT16);
+     },
+     "train.pull_type is BFLOAT16, but with train.hot_rows"},
+    {"HotRowsPushType",
+     [](v1::Job* job) {
+       job->mutable_train()->mutable_hot_rows()->set_rows(5);
+       job->mutable_train()->set_push_type(v1::INT8);
+     },
+     "train.push_type is INT8, but with train.hot_rows"},
+    {"HotRowsAdmission",
+     [](v1::Job* job) {
+       job->mutable_train()->mutable_hot_rows()->set_bytes(5);
+       job->mutable_tables(1)->mutable_admission()->set_count(2);
+     },
+     "tables[1] (\"tags\") has admission, but train.hot_rows is for tables without"},
+    {"HotRowsEviction",
+     [](v1::Job* job) {
+       job->mutable_train()->mutable_hot_rows()->set_bytes(5);
+       job->mutable_tables(1)->mutable_eviction()->set_ttl_steps(2);
+     },
+     "tables[1] (\"tags\") has eviction, but train.hot_rows is for tables without"},
+    {"HotRowsStorage",
+     [](v1::Job* job) {
+       job->mutable_train()->mutable_hot_rows()->set_bytes(5);
+       job->mutable_tables(0)->set_storage(v1::FLOAT16);
+     },
+     "tables[0] (\"user\") has a storage of 16 bits, but train.hot_rows"},
+    {"HotRowsWorkers",
+     [](v1::Job* job) {
+       job->mutable_train()->mutable_hot_rows()->set_bytes(5);
+       job->mutable_cluster()->set_workers(2);
+     },
+     "train.hot_rows is set, but the job has 2 workers"},
     {"NoOptimizer", [](v1::Job* job) { job->mutable_train()->clear_optimizer(); }, "train.optimizer is not set"},
     {"DenseFtrl", [](v1::Job* job) { job->mutable_train()->mutable_optimizer()->mutable_ftrl(); }, "train.optimizer"},
     {"Schedule", [](v1::Job* job) { job->mutable_train()->mutable_schedule()->mutable_cosine()->clear_decay_steps(); },

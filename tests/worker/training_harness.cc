@@ -77,7 +77,7 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
     options.data = directory_.File(absl::StrCat("shard-", runs_, "-", s));
     const bool own_root = !run.server_checkpoint_root.empty() && s + 1 == run.servers;
     options.checkpoint_root = own_root ? run.server_checkpoint_root : checkpoint_root();
-    options.memory_bytes = 64 << 20;
+    options.memory_bytes = run.server_memory_bytes;
     absl::StatusOr<std::unique_ptr<Shard>> shard = Shard::Create(options, &metrics_);
     CHECK(shard.ok()) << shard.status();
     shards_.push_back(std::move(*shard));
@@ -113,7 +113,9 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
       task.data_root = data_root();
       task.checkpoint_root = checkpoint_root();
       for (uint32_t s = 0; s < run.servers; ++s) {
-        task.servers.push_back({absl::StrCat("shard-", s), MakeDirectTransport(shards_[s].get())});
+        std::unique_ptr<PsTransport> transport = MakeDirectTransport(shards_[s].get());
+        if (run.wrap) transport = run.wrap(std::move(transport));
+        task.servers.push_back({absl::StrCat("shard-", s), std::move(transport)});
       }
       task.client.unavailable_timeout = run.unavailable_timeout;
       task.meet = [&group, rank]() -> absl::StatusOr<std::unique_ptr<Collective>> {

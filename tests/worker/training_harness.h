@@ -54,7 +54,10 @@ class TrainingHarness {
     std::function<void(const v1::Progress&)> on_progress = nullptr;  // Of rank 0.
     StopSignal* stop = nullptr;                                      // Of all ranks; null: none.
     absl::Duration unavailable_timeout = absl::Seconds(1);
+    uint64_t server_memory_bytes = uint64_t{64} << 20;
     std::string server_checkpoint_root = "";  // Of the last server; empty: the one of all.
+    // Of each transport, before it is used; null: as it is.
+    std::function<std::unique_ptr<PsTransport>(std::unique_ptr<PsTransport>)> wrap = nullptr;
   };
   struct Result {
     std::vector<absl::StatusOr<v1::Summary>> ranks;

@@ -1,0 +1,58 @@
+#ifndef SPARROW_SERVER_LOANS_H_
+#define SPARROW_SERVER_LOANS_H_
+
+// The rows of a job that its worker holds and updates itself (PullRequest.records): lent, returned, and what may be
+// asked of them meanwhile.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "embedding/table.h"
+#include "server/call_memory.h"
+#include "server/job_spec.h"
+#include "server/lent_rows.h"
+#include "server/metrics.h"
+#include "server/request_check.h"
+#include "sparrow/v1/parameter_server.pb.h"
+
+namespace sparrow {
+
+// Thread-safe. Errors name job or table, id and step.
+class Loans {
+ public:
+  // Both outlive it.
+  Loans(const JobSpec* spec, CallMemory* memory, const ServerMetrics& metrics);
+  ~Loans();
+
+  // Positions of the keys, ascending, whose rows are lent and here as they were before `step` steps; at most `most`.
+  std::vector<uint32_t> Older(uint32_t table, std::span<const Key> keys, uint64_t step, size_t most) const {
+    return lent_[table].Older(keys, step, most);
+  }
+  absl::Status OlderError(uint32_t table, Key key, uint64_t step) const;
+
+  // Notes rows as lent as of `step` steps, but for those at the positions `except`. ResourceExhausted: none is noted.
+  absl::Status Lend(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> except, uint64_t step);
+
+  // That all records of a push are of rows that are lent, and no gradient is. InvalidArgument.
+  absl::Status CheckPush(const v1::PushRequest& request) const;
+  // Replaces rows by the push's records, which are as of `version` steps. REQUIRES: CheckPush has passed.
+  absl::Status PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of,
+                          std::span<const std::unique_ptr<Table>> tables, uint64_t version);
+
+  // FailedPrecondition, with table and number, if a row that is lent is here as it was before `step` steps.
+  absl::Status CheckNoneOlder(uint64_t step) const;
+
+ private:
+  const JobSpec& spec_;
+  const CallMemory& memory_;
+  const ServerMetrics metrics_;
+  std::deque<LentRows> lent_;  // [tables]
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_SERVER_LOANS_H_
