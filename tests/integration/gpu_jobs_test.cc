@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct JobCase {
   size_t steps;  // Of 1e-5.
 };
 
+void PrintTo(const JobCase& job, std::ostream* out) { *out << job.name; }
+
 class GpuJobs : public OnGpu<::testing::TestWithParam<JobCase>> {
  protected:
   void SetUp() override {
@@ -37,10 +40,15 @@ class GpuJobs : public OnGpu<::testing::TestWithParam<JobCase>> {
   }
 
   TrainingRun Run(const std::string& device, std::vector<std::string> sets, std::vector<std::string> flags = {}) const {
-    flags.insert(flags.end(), {"--device", device, "--checkpoint-root", directory_.path()});
+    flags.insert(flags.end(), {"--device", device});
     sets.insert(sets.end(), GetParam().sets.begin(), GetParam().sets.end());
     sets.push_back("train.loss_every_steps=1");
-    return Train({.job = GetParam().job, .flags = flags, .sets = sets, .coordinator = "", .data_root = root_});
+    return Train({.job = GetParam().job,
+                  .flags = flags,
+                  .sets = sets,
+                  .coordinator = "",
+                  .data_root = root_,
+                  .checkpoint_root = directory_.path()});
   }
 
   TemporaryDirectory directory_;

@@ -22,7 +22,8 @@ TrainingRun Train(const TrainingRunOptions& options) {
                                         out.File("losses.csv")};
   if (options.coordinator.empty()) {
     for (const std::string& more :
-         {std::string("--data-root"), options.data_root, std::string("--checkpoint-root"), out.File("checkpoints")}) {
+         {std::string("--data-root"), options.data_root, std::string("--checkpoint-root"),
+          options.checkpoint_root.empty() ? out.File("checkpoints") : options.checkpoint_root}) {
       arguments.push_back(more);
     }
   } else {

@@ -20,11 +20,12 @@ struct TrainingRun {
 };
 
 struct TrainingRunOptions {
-  std::string job;                 // Path relative to the project's root.
-  std::vector<std::string> flags;  // More flags.
-  std::vector<std::string> sets;   // "train.seed=2"
-  std::string coordinator;         // HOST:PORT: submit --watch; empty: run.
-  std::string data_root;           // For run.
+  std::string job;                   // Path relative to the project's root.
+  std::vector<std::string> flags;    // More flags.
+  std::vector<std::string> sets;     // "train.seed=2"
+  std::string coordinator;           // HOST:PORT: submit --watch; empty: run.
+  std::string data_root;             // For run.
+  std::string checkpoint_root = "";  // For run; empty: a directory that is gone afterwards.
   absl::Duration timeout = absl::Minutes(5);
 };
 
