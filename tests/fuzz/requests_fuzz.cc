@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "embedding/row_codec.h"
+#include "embedding/row_layout.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/server/shard_fixture.h"
 
@@ -25,8 +26,10 @@ void CheckAnswer(const TestJob& job, const v1::PullRequest& pull, const v1::Pull
     const v1::TableRows& table = answer.tables(i);
     CHECK_EQ(table.table(), pull.tables(i).table());
     const uint64_t keys = pull.tables(i).keys().size() / sizeof(Key);
+    const uint32_t dim = job.tables[table.table()].dim();
+    const uint64_t record_bytes = dim * sizeof(float) + sizeof(RowMetadata);  // Of SGD.
     CHECK_EQ(table.rows().size(),
-             keys * RowWireBytes(static_cast<RowType>(pull.row_type()), job.tables[table.table()].dim()));
+             keys * (pull.records() ? record_bytes : RowWireBytes(static_cast<RowType>(pull.row_type()), dim)));
     CHECK(pull.ahead() || table.pending().empty());
     CHECK_EQ(table.pending().size() % sizeof(uint32_t), 0u);
     std::vector<uint32_t> pending(table.pending().size() / sizeof(uint32_t));
@@ -54,7 +57,7 @@ class Target {
       v1::PushRequest push;
       if (!push.ParseFromString(bytes)) return;
       push.set_step(push.step() + step_);
-      if (server_.Push(push).ok()) ++pushes_;
+      if (server_.Push(push).ok() && push.parts() > 0) ++pushes_;
     } else if (kind == kPull) {
       v1::PullRequest pull;
       if (!pull.ParseFromString(bytes)) return;
@@ -69,7 +72,8 @@ class Target {
   void End() {
     bool half_done = false;
     for (const auto& pull : pulls_) {
-      half_done = half_done || !pull->answer.done() || (job_.prefetch && pull->request.create());
+      half_done = half_done || !pull->answer.done() || (job_.prefetch && pull->request.create()) ||
+                  (pull->request.records() && pull->answer.Wait().ok());  // Rows are lent.
       if (pull->answer.done() && pull->answer.Wait().ok()) {
         CheckAnswer(job_, pull->request, pull->answer.response());
       }
@@ -175,6 +179,32 @@ std::vector<std::string> FuzzCorpus() {
                        .Add(kPull, rest)
                        .Add(kPush, last));
   corpus.push_back(Input(1).Add(kPull, ahead).Add(kCancel, first).Add(kPull, second).Add(kPull, first));
+  // Rows that are lent, returned in a step, and written back.
+  v1::PullRequest lent = job.Pull(0, {{0, {1, 2, ~Key{0}}}, {1, {5}}});
+  lent.set_records(true);
+  const auto with_records = [](v1::PushRequest push, const std::vector<Key>& keys, bool keep) {
+    v1::TableRecords* table = push.add_records();
+    table->set_keys(std::string(AsBytes(std::span<const Key>(keys))));
+    table->set_records(std::string(keys.size() * 32, '\1'));
+    table->set_keep(keep);
+    return push;
+  };
+  v1::PushRequest write_back = with_records(job.Push(1, {}), {2, ~Key{0}}, true);
+  write_back.set_parts(0);
+  write_back.set_complete(true);
+  v1::PullRequest lent_ahead = ahead;
+  lent_ahead.set_records(true);
+  for (const int way : {0, 1}) {
+    corpus.push_back(Input(way)
+                         .Add(kPull, lent)
+                         .Add(kPull, lent_ahead)
+                         .Add(kPush, with_records(job.Push(0, {}), {1}, false))
+                         .Add(kPush, write_back)
+                         .Add(kPull, job.Pull(1, {{0, {1, 2}}}, 0, /*create=*/false))
+                         .Add(kPull, job.Pull(1, {{0, {3}}, {1, {6}}}))
+                         .Add(kPush, with_records(job.Push(1, {{1, {6}, {1, 1, 1}}}), {2}, true)));
+    corpus.push_back(Input(way).Add(kPull, lent).Add(kPush, push).Add(kPush, with_records(push, {1, 2}, false)));
+  }
   // Two workers.
   for (const int way : {2, 3}) {
     corpus.push_back(Input(way)

@@ -183,6 +183,33 @@ TEST(EncodePushRequest, IsWhatProtobufWritesAndPointsToTheGradients) {
   }
 }
 
+TEST(EncodePushRequest, RecordsFollowGradientsAsProtobufWritesThem) {
+  for (const bool write_back : {true, false}) {
+    v1::PushRequest head;
+    head.set_step(9);
+    head.set_complete(write_back);
+    std::vector<std::string> bytes;
+    if (!write_back) {
+      head.add_tables()->set_keys(RandomBytes(16, 1));
+      bytes.push_back(RandomBytes(5000, 2));
+    }
+    for (const size_t size : {size_t{0}, size_t{48}, size_t{9000}}) {
+      v1::TableRecords* table = head.add_records();
+      table->set_table(static_cast<uint32_t>(size));
+      table->set_keys(RandomBytes(size / 6, 3));
+      table->set_keep(size != 48);
+      bytes.push_back(RandomBytes(size, 4));
+    }
+    v1::PushRequest whole = head;
+    if (!write_back) whole.mutable_tables(0)->set_gradients(bytes[0]);
+    for (int i = 0; i < head.records_size(); ++i) {
+      whole.mutable_records(i)->set_records(bytes[static_cast<size_t>(head.tables_size() + i)]);
+    }
+    const std::vector<std::span<const char>> beside(bytes.begin(), bytes.end());
+    EXPECT_TRUE(BytesOf(EncodePushRequest(head, beside, std::make_shared<int>(1))) == whole.SerializeAsString());
+  }
+}
+
 TEST(DecodePullResponse, GivesEveryRowHoweverTheMessageIsCut) {
   const std::string bytes = Answer().SerializeAsString();
   ExpectAnswer(Decode(Sliced(bytes, {}), kAsked, v1::INT8));

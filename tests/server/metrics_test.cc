@@ -94,6 +94,30 @@ TEST_F(ServerMetricsTest, PullPushAndApply) {
       (Expected{{"steps_applied_total", 1}, {"apply_seconds_count", 1}, {"rpc_seconds_count{method=\"push\"}", 1}}));
 }
 
+TEST_F(ServerMetricsTest, RowsThatAreLent) {
+  job_.workers = 1;
+  ASSERT_TRUE(server_.Open(job_).ok());
+  v1::PullRequest pull = job_.Pull(0, {{0, {1, 2, 3}}});  // Of 4 floats and 16 bytes of metadata.
+  pull.set_records(true);
+  EXPECT_EQ(Moved([&] { ASSERT_TRUE(server_.Pull(pull).ok()); }),
+            (Expected{{"rows_pulled_total", 3},
+                      {"lent_rows", 3},
+                      {"received_bytes_total", 24},
+                      {"sent_bytes_total", 96},
+                      {"rpc_seconds_count{method=\"pull\"}", 1}}));
+  v1::PushRequest push = job_.Push(0, {});
+  v1::TableRecords* returned = push.add_records();
+  const std::vector<Key> keys = {2, 3};
+  returned->set_keys(std::string(AsBytes(std::span<const Key>(keys))));
+  returned->set_records(std::string(64, '\0'));
+  push.set_parts(2);
+  EXPECT_EQ(Moved([&] { ASSERT_TRUE(server_.Push(push).ok()); }),
+            (Expected{{"rows_returned_total", 2},
+                      {"lent_rows", -2},
+                      {"received_bytes_total", 80},
+                      {"rpc_seconds_count{method=\"push\"}", 1}}));
+}
+
 TEST_F(ServerMetricsTest, AdmissionAndEviction) {
   job_.workers = 1;
   job_.tables[0].mutable_admission()->set_count(2);

@@ -340,6 +340,45 @@ TEST_P(TableContract, ARestoredTableTrainsOnAsTheSavedOne) {
   }
 }
 
+TEST_P(TableContract, RecordsThatArePutAreTheRows) {
+  const TableSpec spec = TestSpec("t", 5, SparseOptimizerKind::kAdam);
+  const auto table = Make(spec);
+  const size_t bytes = spec.Layout().record_bytes();
+  const std::vector<Key> keys = ScatteredKeys(400, 4);
+  // Pulled, they are what an export has: also of rows that come to be by it.
+  MustApply(table.get(), std::span(keys).first(200), std::vector<float>(1000, 0.5f));
+  std::vector<char> records(keys.size() * bytes);
+  const absl::Status pulled = table->PullRecords(keys, std::span<char>(records));
+  ASSERT_TRUE(pulled.ok()) << pulled;
+  Records exported = MustExport(table.get());
+  ASSERT_EQ(exported.size(), keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(exported.at({BucketOf(keys[i]), keys[i]}), std::string(records.data() + i * bytes, bytes));
+  }
+  // Put, they replace rows, and make those that are absent.
+  std::vector<Key> others = ScatteredKeys(100, 5);
+  others.insert(others.end(), keys.begin() + 100, keys.begin() + 300);
+  std::mt19937_64 random(6);
+  for (size_t i = 0; i < others.size() * bytes; ++i) records[i] = static_cast<char>(random());
+  const absl::Status put = table->PutRecords(others, std::span<const char>(records).first(others.size() * bytes));
+  ASSERT_TRUE(put.ok()) << put;
+  for (size_t i = 0; i < others.size(); ++i) {
+    exported[{BucketOf(others[i]), others[i]}] = std::string(records.data() + i * bytes, bytes);
+  }
+  EXPECT_EQ(MustExport(table.get()), exported);
+  EXPECT_EQ(table->Stats().rows, exported.size());
+}
+
+TEST_P(TableContract, ABoundedTableGivesAndTakesNoRecordOutside) {
+  const TableSpec spec = TestSpec("t", 2, SparseOptimizerKind::kSgd, 10);
+  const auto table = Make(spec);
+  const std::vector<Key> keys = {3, 10};
+  std::vector<char> records(2 * spec.Layout().record_bytes());
+  EXPECT_EQ(table->PullRecords(keys, std::span<char>(records)).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(table->PutRecords(keys, std::span<const char>(records)).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(table->Stats().rows, 0u);
+}
+
 TEST_P(TableContract, AnImportReplacesTheRow) {
   const TableSpec spec = TestSpec("t", 2, SparseOptimizerKind::kSgd);
   const auto table = Make(spec);

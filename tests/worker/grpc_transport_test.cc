@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,7 +59,10 @@ class GrpcCluster {
     }
     PsClientOptions options;
     options.context = job_.Context();
-    for (const v1::TableConfig& table : job_.tables) options.tables.push_back({.dim = table.dim()});
+    for (const v1::TableConfig& table : job_.tables) {
+      const uint64_t record_bytes = ParseTableConfig(table, job_.seed)->Layout().record_bytes();
+      options.tables.push_back({.dim = table.dim(), .record_floats = static_cast<uint32_t>(record_bytes / 4)});
+    }
     options.unavailable_timeout = absl::Seconds(1);
     options.pull_type = options.push_type = type;
     options.pull_chunk_bytes = chunk_bytes;
@@ -93,6 +97,24 @@ class GrpcCluster {
     return push.Finish();
   }
 
+  // Of all rows of the only table: what a batch's keys are cut into, and where each row is then.
+  KeyPartition RecordsOf(const std::vector<Key>& keys) {
+    const std::vector<std::span<const Key>> views = {keys};
+    KeyPartition partition;
+    client_->PartitionRecords(views, /*before=*/nullptr, &partition);
+    return partition;
+  }
+  absl::Status Borrow(uint64_t step, const KeyPartition& keys, std::vector<float>* records) {
+    records->assign(keys.rows() * client_->options().tables[0].record_floats, -1.0f);
+    const std::vector<std::span<float>> out = {*records};
+    PsPull pull(client_.get());
+    pull.Start({.step = step, .create = true, .records = true}, &keys, out);
+    return pull.Finish();
+  }
+  static std::vector<std::span<const char>> BytesOf(const std::vector<float>& records) {
+    return {{reinterpret_cast<const char*>(records.data()), records.size() * sizeof(float)}};
+  }
+
  private:
   TestJob job_;
   std::vector<std::unique_ptr<ListeningShard>> shards_;
@@ -125,6 +147,45 @@ TEST_P(LargeBatch, TravelsInChunksBothWays) {
 
 // By default, and at the most that is allowed.
 INSTANTIATE_TEST_SUITE_P(Chunks, LargeBatch, ::testing::Values(PsClientOptions().push_chunk_bytes, kChunkBytesMax));
+
+// Lent, changed, written back, changed again and returned, in many messages to several servers.
+TEST(GrpcTransport, RecordsTravelBothWays) {
+  constexpr uint32_t kDim = 20;
+  for (const uint32_t servers : {1u, 3u}) {
+    GrpcCluster cluster(servers, {SgdTable("user", kDim)}, /*chunk_bytes=*/4000);
+    std::vector<Key> keys(1000);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * 7919;
+    const KeyPartition partition = cluster.RecordsOf(keys);
+    std::vector<float> records;
+    ASSERT_TRUE(cluster.Borrow(0, partition, &records).ok());
+    // Changes the weights, and nothing of the four numbers behind them.
+    const auto change = [&] {
+      for (size_t i = 0; i < records.size(); ++i) records[i] += i % (kDim + 4) < kDim ? 0.5f : 0.0f;
+    };
+    PsPush push(cluster.client());
+    push.StartReturn({.step = 0}, cluster.RecordsOf({}), GrpcCluster::BytesOf({}));
+    ASSERT_TRUE(push.Finish().ok());
+    change();
+    push.StartWriteBack(1, partition, GrpcCluster::BytesOf(records));
+    absl::Status status = push.Finish();
+    ASSERT_TRUE(status.ok()) << status;
+    push.StartComplete(1);
+    status = push.Finish();
+    ASSERT_TRUE(status.ok()) << status;
+    std::vector<float> rows;
+    ASSERT_TRUE(cluster.Pull(1, keys, &rows).ok());
+    ASSERT_EQ(rows.size() / kDim, records.size() / (kDim + 4));
+    for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], records[i / kDim * (kDim + 4) + i % kDim]) << i;
+    change();
+    push.StartReturn({.step = 1}, partition, GrpcCluster::BytesOf(records));
+    status = push.Finish();
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(push.bytes(), keys.size() * (sizeof(Key) + (kDim + 4) * sizeof(float)));
+    std::vector<float> again;
+    ASSERT_TRUE(cluster.Borrow(2, partition, &again).ok());
+    EXPECT_TRUE(std::memcmp(again.data(), records.data(), records.size() * sizeof(float)) == 0);
+  }
+}
 
 // https://github.com/meta-pytorch/torchrec/issues/3187
 TEST(GrpcTransport, RowsAndGradientsOfEachTypeAreThoseOfThatTypeAndWhatIsTooLargeIsCounted) {
