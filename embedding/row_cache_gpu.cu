@@ -35,8 +35,9 @@ struct FindArguments {
 
 // A warp looks up 32 names (FindSlots), and then copies their rows, which it goes through as one array, eight vectors a
 // lane under way together. Bytes moved, a name: 16 (its name), its bucket's digests, from L2 where a bucket is met
-// again, 32 in and 32 out (the sector of the slot's entry), 4 (the slot), and twice its weights. Bound by HBM: for the
-// rows by its bandwidth, before them by how many sectors anywhere it gives in a second.
+// again, 32 in and 32 out (the sector of the slot's entry), 4 (the slot), and twice its weights. Bound by L2: where
+// rows are only looked at, it is 83 % busy (with copies 86 %) and HBM 55 % (72 %). Where they are used, writing one
+// sector a name to HBM adds 30 to 50 us a million.
 template <typename Vector, bool kCopies>
 __global__ void __launch_bounds__(kBlock, kCopies ? 3 : 4) FindKernel(FindArguments a) {
   __shared__ FindScratch scratch[kWarps];

@@ -5,7 +5,8 @@
 //
 // After Make nothing is allocated and nothing waits: calls are queued on a stream, and a CUDA graph can record them.
 // Steps and counts lie in GPU memory. All arrays are in GPU memory. The calls of one cache, and the kernels that work
-// on its records, run one after the other: on one stream, or ordered by events.
+// on its records, run one after the other: on one stream, or ordered by events. Where names.count is smaller than
+// names.max, what belongs to the names behind it is not written.
 
 #include <cstddef>
 #include <cstdint>
