@@ -78,6 +78,7 @@ class ProductsGpu::State {
 
   void Multiply(ProductShape shape, const Call& call, const Stream& stream) {
     shape.precision = options_.precision;
+    shape.multiprocessors = options_.multiprocessors;
     CHECK(stream.get() == stream_) << "another stream than it was made with";
     for (const void* pointer : {call.a, call.b, static_cast<const void*>(call.d), static_cast<const void*>(call.vector),
                                 static_cast<const void*>(call.mask)}) {

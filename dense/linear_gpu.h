@@ -46,6 +46,9 @@ class ProductsGpu {
     // Where choices are kept from one start to the next; "": nowhere. A file from another GPU, driver or library, or a
     // damaged one, is ignored with a warning and written anew. Several objects and processes may share it.
     std::string plan_file = "";
+    // Products are chosen and run as if the GPU had so many multiprocessors; 0: as many as it has. For two objects
+    // whose streams run side by side: each leaves room for the other.
+    int multiprocessors = 0;
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;

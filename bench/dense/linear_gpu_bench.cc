@@ -107,9 +107,10 @@ struct Tower {
 struct Way {
   const char* name;
   ProductsGpu::Options options;
-  bool masks = true;    // Else the outputs tell where gradients pass a ReLU.
-  bool through = true;  // One kernel for the ReLU and the sums of columns, else one each.
-  bool beside = false;  // Gradients of weights in a second stream.
+  bool masks = true;             // Else the outputs tell where gradients pass a ReLU.
+  bool through = true;           // One kernel for the ReLU and the sums of columns, else one each.
+  bool beside = false;           // Gradients of weights in a second stream.
+  int side_multiprocessors = 0;  // Of the second stream's products; 0: all.
 };
 
 struct Operation {
@@ -221,9 +222,29 @@ class Bench {
         {.name = "no masks", .options = {}, .masks = false},
         {.name = "masks, two streams", .options = {}, .beside = true},
         {.name = "no masks, two streams", .options = {}, .masks = false, .beside = true},
+        {.name = "no masks, two streams, all and 32",
+         .options = {},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 32},
+        {.name = "no masks, two streams, 100 and 32",
+         .options = {.multiprocessors = 100},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 32},
+        {.name = "no masks, two streams, 84 and 48",
+         .options = {.multiprocessors = 84},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 48},
+        {.name = "no masks, two streams, 66 and 66",
+         .options = {.multiprocessors = 66},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 66},
         {.name = "masks, ReLU and sums apart", .options = {}, .through = false},
         {.name = "masks, no epilogues", .options = {.fuse = false}},
-        {.name = "masks, deterministic", .options = {.deterministic = true}},
+        {.name = "no masks, deterministic", .options = {.deterministic = true}, .masks = false},
     };
     ProductsGpu products = Products({}, stream_);
     std::printf("| batch %lld | in x out | bound us | by | median us (min-max) | TFLOP/s | of bound |\n",
@@ -270,7 +291,9 @@ class Bench {
   void Step(const Way& way, Tower* bottom, Tower* top) {
     const std::vector<Operation> operations = StepOf(bottom, top, way);
     const Stream side;
-    ProductsGpu products = Products(way.options, stream_), side_products = Products(way.options, side);
+    ProductsGpu::Options side_options = way.options;
+    side_options.multiprocessors = way.side_multiprocessors;
+    ProductsGpu products = Products(way.options, stream_), side_products = Products(side_options, side);
     Event fork, join;
     const auto step = [&] {
       for (const Operation& operation : operations) {
