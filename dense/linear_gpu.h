@@ -49,6 +49,10 @@ class ProductsGpu {
     // Products are chosen and run as if the GPU had so many multiprocessors; 0: as many as it has. For two objects
     // whose streams run side by side: each leaves room for the other.
     int multiprocessors = 0;
+    // Whether BackwardThroughRelu without a mask uses a product of our own (bf16 on Hopper), whose epilogue does it
+    // all.
+    enum class Own { kNever, kWhereFaster, kAlways };
+    Own own = Own::kNever;
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;

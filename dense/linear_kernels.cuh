@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kLinearBlock, GradientsBlocks(kRelu)) Gradient
   constexpr int kFours = kColumns / 4;            // When partial sums are added: threads side by side,
   constexpr int kGroups = kLinearBlock / kFours;  // and threads with the same columns.
   static_assert(kGroups >= kWarps);
-  __shared__ float sums[kGroups][kColumns];
+  __shared__ alignas(16) float sums[kGroups][kColumns];
   __shared__ bool last;
   // A warp holds 4 rows: threads l, l + 8, l + 16, l + 24 have the same columns.
 #pragma unroll

@@ -214,9 +214,12 @@ class Bench {
     std::printf("\n");
   }
 
-  void Batch(int64_t n) {
+  // with_own: with our own product behind a ReLU, else all other ways.
+  void Batch(int64_t n, bool with_own) {
     Tower bottom(n, {16, 512, 256, 128}, stream_);
     Tower top(n, {480, 1024, 1024, 512, 256}, stream_);
+    const ProductsGpu::Options own = {.own = with_own ? ProductsGpu::Options::Own::kWhereFaster
+                                                      : ProductsGpu::Options::Own::kNever};
     const Way ways[] = {
         {.name = "masks", .options = {}},
         {.name = "no masks", .options = {}, .masks = false},
@@ -242,17 +245,30 @@ class Bench {
          .masks = false,
          .beside = true,
          .side_multiprocessors = 66},
+        {.name = "own", .options = own, .masks = false},
+        {.name = "own, two streams", .options = own, .masks = false, .beside = true},
+        {.name = "own, two streams, all and 32",
+         .options = own,
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 32},
+        {.name = "own, two streams, all and 66",
+         .options = own,
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 66},
         {.name = "masks, ReLU and sums apart", .options = {}, .through = false},
         {.name = "masks, no epilogues", .options = {.fuse = false}},
         {.name = "no masks, deterministic", .options = {.deterministic = true}, .masks = false},
     };
-    ProductsGpu products = Products({}, stream_);
+    ProductsGpu products = Products(own, stream_);
     std::printf("| batch %lld | in x out | bound us | by | median us (min-max) | TFLOP/s | of bound |\n",
                 static_cast<long long>(n));
     std::printf("|---|---|---|---|---|---|---|\n");
     for (const Way& way : {ways[0], ways[1]}) {
       for (const Operation& operation : StepOf(&bottom, &top, way)) {
         if (operation.weights && !way.masks) continue;  // The same either way.
+        if (with_own && (operation.weights || way.masks)) continue;
         operation.run(&products, stream_);
         const Spread time = Time(
             kRuns, nullptr, [&] { operation.run(&products, stream_); }, &flush_, stream_);
@@ -267,7 +283,9 @@ class Bench {
         "\n| step as a graph, batch %lld | bound us | median us (min-max) | TFLOP/s | of bound | choosing s | "
         "checksum |\n|---|---|---|---|---|---|---|\n",
         static_cast<long long>(n));
-    for (const Way& way : ways) Step(way, &bottom, &top);
+    for (const Way& way : ways) {
+      if (with_own == std::string(way.name).starts_with("own")) Step(way, &bottom, &top);
+    }
     std::printf("\n%s\n", products.Describe().c_str());
     std::fflush(stdout);
   }
@@ -357,8 +375,10 @@ int Main(int argc, char** argv) {
   }
   Bench bench;
   bench.Kernels();
-  for (const int64_t n : batch > 0 ? std::vector<int64_t>{batch} : std::vector<int64_t>{65536, 8192, 2048}) {
-    bench.Batch(n);
+  for (const bool own : {false, true}) {
+    for (const int64_t n : batch > 0 ? std::vector<int64_t>{batch} : std::vector<int64_t>{65536, 8192, 2048}) {
+      bench.Batch(n, own);
+    }
   }
   return 0;
 }
