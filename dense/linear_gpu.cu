@@ -213,11 +213,13 @@ class ProductsGpu::State {
           algorithm == kOwnAlgorithm ? MayOwn(shape) : product.IsAllowed(handle_.get(), algorithm, false);
       if (allowed && (!can_run || Run(shape, &product, algorithm, trial, 1, stream) == CUBLAS_STATUS_SUCCESS)) {
         stream.Synchronize();  // Scratch memory is in use until here.
-        return {std::move(product), algorithm, How(known->second.fused, known->second.microseconds, "plan file")};
+        return {std::move(product), algorithm,
+                How(known->second.fused, algorithm, known->second.microseconds, "plan file")};
       }
     }
 
-    if (options_.own == Options::Own::kAlways && MayOwn(shape)) {
+    if ((options_.own == Options::Own::kAlways || options_.deterministic) && MayOwn(shape)) {
+      stream.Synchronize();
       return {Product(shape, false), kOwnAlgorithm, "own"};
     }
     const bool has_epilogue = EpilogueOf(shape) != CUBLASLT_EPILOGUE_DEFAULT;
@@ -271,16 +273,20 @@ class ProductsGpu::State {
     }
     stream.Synchronize();
     CHECK(best.has_value()) << "cuBLASLt has no product for " << ProductShapeText(shape) << "; " << tried;
-    best->how = How(best->product.fused() || best->algorithm == kOwnAlgorithm, best_us, tried);
+    best->how = How(best->product.fused(), best->algorithm, best_us, tried);
     if (KeepsPlans() && timed) {
       fresh_[shape] = {.fused = best->product.fused(), .algorithm = best->algorithm, .microseconds = best_us};
     }
     return *std::move(best);
   }
 
-  static std::string How(bool fused, double us, const std::string& from) {
+  static std::string How(bool fused, const Algorithm& algorithm, double us, const std::string& from) {
     char text[64];
-    std::snprintf(text, sizeof(text), "%s, %.2f us (", fused ? "fused" : "apart", us);
+    std::snprintf(text, sizeof(text), "%s, %.2f us (",
+                  algorithm == kOwnAlgorithm ? "own"
+                  : fused                    ? "fused"
+                                             : "apart",
+                  us);
     return text + from + ")";
   }
 

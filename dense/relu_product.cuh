@@ -314,15 +314,18 @@ inline CUtensorMap MapOf(const DeviceMatrix& matrix, uint32_t box_rows) {
 
 }  // namespace relu_product
 
-// Whether this GPU runs it and the sums of this many rows and columns have room.
+// Whether this GPU runs it, this program has it for that (without sm_90a among its architectures the kernel is empty,
+// and so is its shared memory), and the sums of this many rows and columns have room.
 inline bool CanReluProduct(int64_t rows, int64_t cols, const SumsRoom& room) {
   int device = 0, major = 0, minor = 0;
   CHECK_CUDA(cudaGetDevice(&device));
   CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   CHECK_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  cudaFuncAttributes kernel = {};
+  CHECK_CUDA(cudaFuncGetAttributes(&kernel, relu_product::Kernel));
   const int64_t row_tiles = (rows + relu_product::kTile - 1) / relu_product::kTile;
   const int64_t column_tiles = (cols + relu_product::kTile - 1) / relu_product::kTile;
-  return major == 9 && minor == 0 && column_tiles <= SumsRoom::kStripesMax &&
+  return major == 9 && minor == 0 && kernel.sharedSizeBytes > 0 && column_tiles <= SumsRoom::kStripesMax &&
          row_tiles * column_tiles * relu_product::kTile <= room.partials_max && row_tiles * column_tiles <= INT32_MAX;
 }
 
