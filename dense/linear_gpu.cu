@@ -12,9 +12,14 @@
 #include "dense/linear_kernels.cuh"
 #include "dense/linear_product.cuh"
 #include "dense/product_plans.h"
+#include "dense/relu_product.cuh"
 
 namespace sparrow {
 namespace {
+
+// Stands for dense/relu_product.cuh among the library's.
+constexpr Algorithm kOwnAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
+                                     ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
 
 struct Choice {
   Product product;
@@ -78,6 +83,7 @@ class ProductsGpu::State {
 
   void Multiply(ProductShape shape, const Call& call, const Stream& stream) {
     shape.precision = options_.precision;
+    shape.multiprocessors = options_.multiprocessors;
     CHECK(stream.get() == stream_) << "another stream than it was made with";
     for (const void* pointer : {call.a, call.b, static_cast<const void*>(call.d), static_cast<const void*>(call.vector),
                                 static_cast<const void*>(call.mask)}) {
@@ -91,9 +97,7 @@ class ProductsGpu::State {
 
   // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
   void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, const Stream& stream) {
-    const SumsRoom room{.partials = reinterpret_cast<float*>(workspace_.data()),
-                        .partials_max = static_cast<int64_t>(kWorkspaceBytes / sizeof(float)),
-                        .finished = finished_.data()};
+    const SumsRoom room = Room();
     WithElementOf(options_.precision, [&](auto zero) {
       using T = decltype(zero);
       const auto launch = [&](auto launch_gradients) {
@@ -127,11 +131,29 @@ class ProductsGpu::State {
   const Options& options() const { return options_; }
 
  private:
+  SumsRoom Room() {
+    return {.partials = reinterpret_cast<float*>(workspace_.data()),
+            .partials_max = static_cast<int64_t>(kWorkspaceBytes / sizeof(float)),
+            .finished = finished_.data()};
+  }
+
+  // Whether our own product can do this.
+  bool MayOwn(const ProductShape& shape) {
+    return options_.own != Options::Own::kNever && options_.fuse && shape.precision == Precision::kBfloat16 &&
+           shape.kind == ProductKind::kBackwardInput && shape.relu && CanReluProduct(shape.n, shape.in, Room());
+  }
+
   bool KeepsPlans() const { return !options_.plan_file.empty() && !options_.deterministic && options_.fuse; }
 
   // The product and what its epilogue leaves to do. Anything but success: nothing was queued behind the failed product.
   cublasStatus_t Run(const ProductShape& shape, Product* product, const Algorithm& algorithm, const Call& call,
                      float alpha, const Stream& stream) {
+    if (algorithm == kOwnAlgorithm) {
+      LaunchReluProduct({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride},
+                        {const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride}, call.outputs,
+                        {call.d, shape.n, shape.in, shape.x_stride}, static_cast<float*>(call.vector), Room(), stream);
+      return CUBLAS_STATUS_SUCCESS;
+    }
     const bool apart = !product->fused();
     if (apart && shape.kind == ProductKind::kBackwardWeights && shape.bias) {
       // Before the product, so that the two share the workspace in the order of the stream.
@@ -187,13 +209,19 @@ class ProductsGpu::State {
     if (const auto known = known_.find(shape); known != known_.end()) {
       const Algorithm& algorithm = known->second.algorithm;
       Product product(shape, known->second.fused);
-      if (product.IsAllowed(handle_.get(), algorithm, false) &&
-          (!can_run || Run(shape, &product, algorithm, trial, 1, stream) == CUBLAS_STATUS_SUCCESS)) {
+      const bool allowed =
+          algorithm == kOwnAlgorithm ? MayOwn(shape) : product.IsAllowed(handle_.get(), algorithm, false);
+      if (allowed && (!can_run || Run(shape, &product, algorithm, trial, 1, stream) == CUBLAS_STATUS_SUCCESS)) {
         stream.Synchronize();  // Scratch memory is in use until here.
-        return {std::move(product), algorithm, How(known->second.fused, known->second.microseconds, "plan file")};
+        return {std::move(product), algorithm,
+                How(known->second.fused, algorithm, known->second.microseconds, "plan file")};
       }
     }
 
+    if ((options_.own == Options::Own::kAlways || options_.deterministic) && MayOwn(shape)) {
+      stream.Synchronize();
+      return {Product(shape, false), kOwnAlgorithm, "own"};
+    }
     const bool has_epilogue = EpilogueOf(shape) != CUBLASLT_EPILOGUE_DEFAULT;
     const bool timed = !options_.deterministic && can_run;
     std::optional<Choice> best;
@@ -233,18 +261,32 @@ class ProductsGpu::State {
       best_us = variant_us;
       best.emplace(Choice{std::move(product), *variant_best, ""});
     }
+    if (Product product(shape, false); timed && MayOwn(shape)) {
+      const double us = Microseconds(shape, &product, kOwnAlgorithm, trial, stream);
+      char text[64];
+      std::snprintf(text, sizeof(text), ", own: %.2f us", us);
+      tried += text;
+      if (us < best_us) {
+        best_us = us;
+        best.emplace(Choice{std::move(product), kOwnAlgorithm, ""});
+      }
+    }
     stream.Synchronize();
     CHECK(best.has_value()) << "cuBLASLt has no product for " << ProductShapeText(shape) << "; " << tried;
-    best->how = How(best->product.fused() && has_epilogue, best_us, tried);
+    best->how = How(best->product.fused(), best->algorithm, best_us, tried);
     if (KeepsPlans() && timed) {
       fresh_[shape] = {.fused = best->product.fused(), .algorithm = best->algorithm, .microseconds = best_us};
     }
     return *std::move(best);
   }
 
-  static std::string How(bool fused, double us, const std::string& from) {
+  static std::string How(bool fused, const Algorithm& algorithm, double us, const std::string& from) {
     char text[64];
-    std::snprintf(text, sizeof(text), "%s, %.2f us (", fused ? "fused" : "apart", us);
+    std::snprintf(text, sizeof(text), "%s, %.2f us (",
+                  algorithm == kOwnAlgorithm ? "own"
+                  : fused                    ? "fused"
+                                             : "apart",
+                  us);
     return text + from + ")";
   }
 

@@ -40,12 +40,19 @@ class ProductsGpu {
  public:
   struct Options {
     Precision precision = Precision::kBfloat16;
-    // The library's first choice is taken, nothing is timed and no plan file is read or written, so that two runs on
-    // like GPUs with the same library are equal bit for bit.
+    // The library's first choice is taken, or a product of our own where there is one; nothing is timed and no plan
+    // file is read or written, so that two runs on like GPUs with the same library are equal bit for bit.
     bool deterministic = false;
     // Where choices are kept from one start to the next; "": nowhere. A file from another GPU, driver or library, or a
     // damaged one, is ignored with a warning and written anew. Several objects and processes may share it.
     std::string plan_file = "";
+    // Products are chosen and run as if the GPU had so many multiprocessors; 0: as many as it has. For two objects
+    // whose streams run side by side: each leaves room for the other.
+    int multiprocessors = 0;
+    // Whether BackwardThroughRelu without a mask uses a product of our own (bf16 on Hopper), whose epilogue does it
+    // all.
+    enum class Own { kNever, kWhereFaster, kAlways };
+    Own own = Own::kWhereFaster;
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;

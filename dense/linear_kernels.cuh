@@ -47,19 +47,22 @@ constexpr int kStripeLanes = 8;
 template <typename T>
 constexpr int kStripeColumns = kStripeLanes* Vector<T>::kWidth;
 
+// Resident blocks of a multiprocessor, so many that their reads in flight hide a read's latency.
+constexpr int GradientsBlocks(ReluFrom relu) { return relu == ReluFrom::kNowhere ? 4 : 3; }
+
 // Gradients through a ReLU, in place, and the sums of their columns, or one of the two. A block takes the rows_a_block
 // rows of its row block over a stripe of 128 bytes of columns: lane l of 8 owns a vector of columns, and the 32 threads
-// with that lane take every 32nd row, four at a time. Their sums are added in a fixed tree. The block of a stripe that
-// ends last adds the row blocks' sums in a fixed order, so two runs are bit-equal. Consecutive blocks take neighbouring
-// stripes of the same rows. Bytes moved: the matrix read, with a ReLU written too, and an eighth of a byte an element
-// of a mask or the outputs read. Bound by HBM, or by L2 where the matrices fit.
+// with that lane take every 32nd row, two or four at a time. Their sums are added in a fixed tree. The block of a
+// stripe that ends last adds the row blocks' sums in a fixed order, so two runs are bit-equal. Consecutive blocks take
+// neighbouring stripes of the same rows. Bytes moved: the matrix read, with a ReLU written too, and an eighth of a byte
+// an element of a mask or the outputs read. Bound by HBM, or by L2 where the matrices fit.
 template <typename T, ReluFrom kRelu, bool kSums>
-__global__ void __launch_bounds__(kLinearBlock) GradientsKernel(GradientsArguments a) {
+__global__ void __launch_bounds__(kLinearBlock, GradientsBlocks(kRelu)) GradientsKernel(GradientsArguments a) {
   constexpr int kWidth = Vector<T>::kWidth;
   constexpr int kColumns = kStripeColumns<T>;
   constexpr int kWarps = kLinearBlock / 32;
   constexpr int kRowThreads = kLinearBlock / kStripeLanes;
-  constexpr int kAtATime = 4;  // Reads in flight.
+  constexpr int kAtATime = kRelu == ReluFrom::kOutputs ? 2 : 4;  // Rows of a thread whose reads are in flight.
 
   const int stripe = static_cast<int>(blockIdx.x) % a.stripes;
   const int row_block = static_cast<int>(blockIdx.x) / a.stripes;
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(kLinearBlock) GradientsKernel(GradientsArgumen
   constexpr int kFours = kColumns / 4;            // When partial sums are added: threads side by side,
   constexpr int kGroups = kLinearBlock / kFours;  // and threads with the same columns.
   static_assert(kGroups >= kWarps);
-  __shared__ float sums[kGroups][kColumns];
+  __shared__ alignas(16) float sums[kGroups][kColumns];
   __shared__ bool last;
   // A warp holds 4 rows: threads l, l + 8, l + 16, l + 24 have the same columns.
 #pragma unroll
@@ -181,9 +184,11 @@ template <typename T, ReluFrom kRelu>
 void LaunchGradients(const DeviceMatrix& values, const uint8_t* mask, int64_t mask_pitch, const DeviceMatrix& outputs,
                      float* sums, const SumsRoom& room, const Stream& stream) {
   constexpr int64_t kColumns = kStripeColumns<T>;
-  constexpr int64_t kBlocks = 1024;        // 8 for each of 128 multiprocessors, as many as are resident.
-  constexpr int64_t kRowBlocksMax = 256;   // Their sums are added by one block: 16 reads a thread, in two goes.
-  constexpr int64_t kRowsABlockMin = 128;  // 4 vectors a thread: fewer do not hide a read's latency.
+  // All resident at once on 132 multiprocessors: a block that ends and one that starts leave a gap in the reads. The
+  // same on every GPU, for the same sums.
+  constexpr int64_t kBlocks = 132 * GradientsBlocks(kRelu);
+  constexpr int64_t kRowBlocksMax = 256;   // Their sums are added by one block: 16 reads a thread.
+  constexpr int64_t kRowsABlockMin = 128;  // 4 vectors a thread.
   constexpr int64_t kColumnsMax = kColumns * SumsRoom::kStripesMax;
   for (int64_t first = 0; first < values.cols; first += kColumnsMax) {
     const int64_t cols = std::min(values.cols - first, kColumnsMax);

@@ -122,6 +122,9 @@ class Product {
         if (fused && shape.bias) Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
         break;
     }
+    if (shape.multiprocessors > 0) {
+      Set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, static_cast<int32_t>(shape.multiprocessors));
+    }
     if (!fused) return;
     Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(shape));
     if (shape.mask) {

@@ -33,9 +33,13 @@ constexpr std::pair<bool ProductShape::*, std::string_view> kFlags[] = {{&Produc
                                                                         {&ProductShape::relu, "relu"},
                                                                         {&ProductShape::mask, "mask"},
                                                                         {&ProductShape::add, "add"}};
-constexpr int64_t ProductShape::*kNumbers[] = {&ProductShape::n,        &ProductShape::in,
-                                               &ProductShape::out,      &ProductShape::x_stride,
-                                               &ProductShape::w_stride, &ProductShape::y_stride};
+constexpr int64_t ProductShape::*kNumbers[] = {&ProductShape::n,
+                                               &ProductShape::in,
+                                               &ProductShape::out,
+                                               &ProductShape::x_stride,
+                                               &ProductShape::w_stride,
+                                               &ProductShape::y_stride,
+                                               &ProductShape::multiprocessors};
 
 template <typename Table, typename T>
 std::string_view NameOf(const Table& table, const T& value) {

@@ -7,10 +7,10 @@
 // The file, a line each, '\n' at each end:
 //   sparrow-product-plans 1
 //   ENVIRONMENT                    what the choices hold for: GPU, driver, library; any text without '\n'
-//   PRECISION KIND FLAGS N IN OUT X_STRIDE W_STRIDE Y_STRIDE fused|apart ALGORITHM MICROSECONDS        one a product
+//   PRECISION KIND FLAGS SIZES fused|apart ALGORITHM MICROSECONDS        one a product
 //   checksum 0123456789abcdef      FNV-1a of every byte before this line
-// such as
-//   bf16 forward bias,relu,mask 2048 16 512 16 16 512 fused 0000001000000043...(128 hexadecimal digits) 4.125
+// SIZES are n, in, out, the strides of x, w and y, and multiprocessors. Such as
+//   bf16 forward bias,relu,mask 2048 16 512 16 16 512 0 fused 0000001000000043...(128 hexadecimal digits) 4.125
 // FLAGS are joined by ',' in the order bias, relu, mask, add; '-' for none. The file is a cache: when any of this
 // changes, the version in its first line does, and an old file counts for nothing.
 
@@ -42,6 +42,7 @@ struct ProductShape {
   int64_t x_stride = 0;
   int64_t w_stride = 0;
   int64_t y_stride = 0;
+  int64_t multiprocessors = 0;  // For which it was chosen; 0: all.
 
   auto operator<=>(const ProductShape&) const = default;
 };
@@ -56,7 +57,7 @@ struct ProductPlan {
 
 using ProductPlans = std::map<ProductShape, ProductPlan>;
 
-// The first columns of a line, up to Y_STRIDE, separated by single blanks.
+// The first columns of a line, up to SIZES, separated by single blanks.
 std::string ProductShapeText(const ProductShape& shape);
 
 // REQUIRES: no '\n' in `environment`.

@@ -29,6 +29,17 @@ void Launch(void (*kernel)(Parameters...), int64_t grid, int block, const Stream
   CHECK_CUDA(cudaGetLastError());
 }
 
+// The same with `shared_bytes` of dynamic shared memory, more than the 48 KB that every kernel may have.
+template <typename... Parameters, typename... Arguments>
+void LaunchShared(void (*kernel)(Parameters...), int64_t grid, int block, size_t shared_bytes, const Stream& stream,
+                  const Arguments&... arguments) {
+  if (grid == 0) return;
+  CHECK(grid > 0 && grid <= INT32_MAX) << "grid of " << grid << " blocks";
+  CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  kernel<<<static_cast<unsigned>(grid), block, shared_bytes, stream.get()>>>(arguments...);
+  CHECK_CUDA(cudaGetLastError());
+}
+
 }  // namespace sparrow
 
 #endif  // SPARROW_BASE_CUDA_LAUNCH_CUH_

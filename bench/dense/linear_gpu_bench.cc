@@ -107,9 +107,10 @@ struct Tower {
 struct Way {
   const char* name;
   ProductsGpu::Options options;
-  bool masks = true;    // Else the outputs tell where gradients pass a ReLU.
-  bool through = true;  // One kernel for the ReLU and the sums of columns, else one each.
-  bool beside = false;  // Gradients of weights in a second stream.
+  bool masks = true;             // Else the outputs tell where gradients pass a ReLU.
+  bool through = true;           // One kernel for the ReLU and the sums of columns, else one each.
+  bool beside = false;           // Gradients of weights in a second stream.
+  int side_multiprocessors = 0;  // Of the second stream's products; 0: all.
 };
 
 struct Operation {
@@ -213,25 +214,61 @@ class Bench {
     std::printf("\n");
   }
 
-  void Batch(int64_t n) {
+  // with_own: with our own product behind a ReLU, else all other ways.
+  void Batch(int64_t n, bool with_own) {
     Tower bottom(n, {16, 512, 256, 128}, stream_);
     Tower top(n, {480, 1024, 1024, 512, 256}, stream_);
+    const ProductsGpu::Options own = {.own = with_own ? ProductsGpu::Options::Own::kWhereFaster
+                                                      : ProductsGpu::Options::Own::kNever};
     const Way ways[] = {
         {.name = "masks", .options = {}},
         {.name = "no masks", .options = {}, .masks = false},
         {.name = "masks, two streams", .options = {}, .beside = true},
         {.name = "no masks, two streams", .options = {}, .masks = false, .beside = true},
+        {.name = "no masks, two streams, all and 32",
+         .options = {},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 32},
+        {.name = "no masks, two streams, 100 and 32",
+         .options = {.multiprocessors = 100},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 32},
+        {.name = "no masks, two streams, 84 and 48",
+         .options = {.multiprocessors = 84},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 48},
+        {.name = "no masks, two streams, 66 and 66",
+         .options = {.multiprocessors = 66},
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 66},
+        {.name = "own", .options = own, .masks = false},
+        {.name = "own, two streams", .options = own, .masks = false, .beside = true},
+        {.name = "own, two streams, all and 32",
+         .options = own,
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 32},
+        {.name = "own, two streams, all and 66",
+         .options = own,
+         .masks = false,
+         .beside = true,
+         .side_multiprocessors = 66},
         {.name = "masks, ReLU and sums apart", .options = {}, .through = false},
         {.name = "masks, no epilogues", .options = {.fuse = false}},
-        {.name = "masks, deterministic", .options = {.deterministic = true}},
+        {.name = "no masks, deterministic", .options = {.deterministic = true}, .masks = false},
     };
-    ProductsGpu products = Products({}, stream_);
+    ProductsGpu products = Products(own, stream_);
     std::printf("| batch %lld | in x out | bound us | by | median us (min-max) | TFLOP/s | of bound |\n",
                 static_cast<long long>(n));
     std::printf("|---|---|---|---|---|---|---|\n");
     for (const Way& way : {ways[0], ways[1]}) {
       for (const Operation& operation : StepOf(&bottom, &top, way)) {
         if (operation.weights && !way.masks) continue;  // The same either way.
+        if (with_own && (operation.weights || way.masks)) continue;
         operation.run(&products, stream_);
         const Spread time = Time(
             kRuns, nullptr, [&] { operation.run(&products, stream_); }, &flush_, stream_);
@@ -246,7 +283,9 @@ class Bench {
         "\n| step as a graph, batch %lld | bound us | median us (min-max) | TFLOP/s | of bound | choosing s | "
         "checksum |\n|---|---|---|---|---|---|---|\n",
         static_cast<long long>(n));
-    for (const Way& way : ways) Step(way, &bottom, &top);
+    for (const Way& way : ways) {
+      if (with_own == std::string(way.name).starts_with("own")) Step(way, &bottom, &top);
+    }
     std::printf("\n%s\n", products.Describe().c_str());
     std::fflush(stdout);
   }
@@ -270,7 +309,9 @@ class Bench {
   void Step(const Way& way, Tower* bottom, Tower* top) {
     const std::vector<Operation> operations = StepOf(bottom, top, way);
     const Stream side;
-    ProductsGpu products = Products(way.options, stream_), side_products = Products(way.options, side);
+    ProductsGpu::Options side_options = way.options;
+    side_options.multiprocessors = way.side_multiprocessors;
+    ProductsGpu products = Products(way.options, stream_), side_products = Products(side_options, side);
     Event fork, join;
     const auto step = [&] {
       for (const Operation& operation : operations) {
@@ -334,8 +375,10 @@ int Main(int argc, char** argv) {
   }
   Bench bench;
   bench.Kernels();
-  for (const int64_t n : batch > 0 ? std::vector<int64_t>{batch} : std::vector<int64_t>{65536, 8192, 2048}) {
-    bench.Batch(n);
+  for (const bool own : {false, true}) {
+    for (const int64_t n : batch > 0 ? std::vector<int64_t>{batch} : std::vector<int64_t>{65536, 8192, 2048}) {
+      bench.Batch(n, own);
+    }
   }
   return 0;
 }

@@ -446,6 +446,31 @@ TEST_P(LinearGpu, NanPassesReluAndTheDerivativeAtZeroIsAsPromised) {
   }
 }
 
+class ReluProductGpu : public OnGpu<::testing::TestWithParam<int64_t>> {};
+
+TEST_P(ReluProductGpu, EqualsTheCpuHalfAndItself) {
+  const Stream stream;
+  ProductsGpu products =
+      MakeProducts({.precision = Precision::kBfloat16, .own = ProductsGpu::Options::Own::kAlways}, stream);
+  const int64_t n = GetParam();
+  std::vector<std::pair<int64_t, int64_t>> sizes = {{8, 8}, {128, 64}, {256, 128}, {64, 200}, {200, 8}, {136, 264}};
+  if (n < 5000) sizes.insert(sizes.end(), {{512, 256}, {1024, 512}, {480, 1024}, {1024, 1024}});
+  for (const auto& [in, out] : sizes) {
+    SCOPED_TRACE(::testing::Message() << "n " << n << ", in " << in << ", out " << out);
+    const Layer layer(Precision::kBfloat16, {n, in, out}, 31 * n + in + out);
+    const auto [before, mask] = BeforeBackwardInput(layer, n);
+    const InputResult result = BackwardInput(&products, layer, InputMode::kThroughOutputs, mask, before, stream);
+    ExpectBackwardInput(layer, InputMode::kThroughOutputs, mask, before, result);
+    if (HasFatalFailure()) return;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(BackwardInput(&products, layer, InputMode::kThroughOutputs, mask, before, stream) == result) << i;
+    }
+  }
+  EXPECT_NE(products.Describe().find("own"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReluProductGpu, ::testing::Values(1, 31, 64, 127, 128, 129, 257, 1000, 4097, 70001));
+
 INSTANTIATE_TEST_SUITE_P(All, LinearGpu,
                          ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kTf32,
                                                               Precision::kBfloat16, Precision::kFloat16),

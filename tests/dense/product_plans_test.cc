@@ -44,7 +44,8 @@ ProductPlans ManyPlans() {
                                  .out = size(),
                                  .x_stride = size(),
                                  .w_stride = size(),
-                                 .y_stride = size()};
+                                 .y_stride = size(),
+                                 .multiprocessors = size()};
         ProductPlan plan{.fused = flags % 3 == 0, .microseconds = static_cast<double>(i) / 8};
         for (uint64_t& word : plan.algorithm) word = RandomBits(6, i++) >> (i % 64);
         plans[shape] = plan;
@@ -75,13 +76,14 @@ TEST(ProductPlans, TheFormatIsTheOneInTheHeader) {
                            .out = 512,
                            .x_stride = 24,
                            .w_stride = 16,
-                           .y_stride = 520};
+                           .y_stride = 520,
+                           .multiprocessors = 66};
   const ProductPlan plan{.fused = true, .algorithm = {0x43, 0xfedcba9876543210u}, .microseconds = 4.125};
   EXPECT_EQ(FormatProductPlans("here", {{shape, plan}}),
             "sparrow-product-plans 1\nhere\n"
-            "bf16 forward bias,relu,mask 2048 16 512 24 16 520 fused 0000000000000043fedcba9876543210" +
-                std::string(96, '0') + " 4.125\nchecksum f7648c741c787af9\n");
-  EXPECT_EQ(ProductShapeText({.kind = ProductKind::kBackwardWeights, .n = 3}), "fp32 backward-weights - 3 0 0 0 0 0");
+            "bf16 forward bias,relu,mask 2048 16 512 24 16 520 66 fused 0000000000000043fedcba9876543210" +
+                std::string(96, '0') + " 4.125\nchecksum 74ccf0aae2fe783b\n");
+  EXPECT_EQ(ProductShapeText({.kind = ProductKind::kBackwardWeights, .n = 3}), "fp32 backward-weights - 3 0 0 0 0 0 0");
 }
 
 TEST(ProductPlans, EachTruncationAndEachChangedByteIsRefused) {
