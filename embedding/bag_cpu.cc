@@ -102,13 +102,14 @@ void BagForwardCpu(const Bags& bags, std::span<const float> rows, uint32_t dim, 
       float* __restrict__ to = output.data() + i * stride + column;
       const uint32_t begin = bags.offsets[i], end = bags.offsets[i + 1];
       const float scale = BagScale(bags, begin, end);
-      if (end - begin == 1 && Factor(bags, begin, scale) == 1) {  // One id a bag: most features.
+      const bool weighted = !bags.weights.empty();
+      if (end - begin == 1 && scale == 1 && (!weighted || bags.weights[begin] == 1)) {  // One id a bag: most features.
         std::memcpy(to, rows.data() + uint64_t{bags.index[begin]} * dim, dim * sizeof(float));
         continue;
       }
       std::fill(to, to + dim, 0.0f);
       for (uint32_t j = begin; j < end; ++j) {
-        AddScaled(bags.weights.empty() ? 1 : bags.weights[j], rows.data() + uint64_t{bags.index[j]} * dim, dim, to);
+        AddScaled(weighted ? bags.weights[j] : 1, rows.data() + uint64_t{bags.index[j]} * dim, dim, to);
       }
       if (scale != 1) {
         for (uint32_t d = 0; d < dim; ++d) to[d] *= scale;

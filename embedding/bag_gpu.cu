@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kBlock = 256;
 constexpr uint32_t kBatch = 8;           // Rows that a group has under way together.
-constexpr uint32_t kBagsMax = 4;         // A group's.
+constexpr int64_t kBagsMax = 8;          // A group's.
 constexpr int64_t kWarpsAtLeast = 8448;  // 64 for each SM of an H200, before a group takes more bags than one.
 
 struct BagsArguments {
@@ -123,10 +123,19 @@ __global__ void __launch_bounds__(kBlock, kWeighted ? 3 : 4) BagsForwardKernel(B
   }
 }
 
+// How many bags a group takes. Short ones: as many as have a batch of look-ups or two. Long ones: few, so that groups
+// end together; measured with the bags of DLRM-DCNv2, whose lengths are 1 to 100: 1 for a group of 4 lanes, 4 for 32.
+uint32_t BagsOfGroup(const DeviceBags& bags, int64_t lanes) {
+  const int64_t least = std::max<int64_t>(1, lanes / 8);
+  int64_t wanted = least;
+  if (bags.lookups > 0) wanted = std::clamp(2 * kBatch * bags.rows() / bags.lookups, least, kBagsMax);
+  const int64_t most = bags.rows() * lanes / 32 / kWarpsAtLeast;
+  return static_cast<uint32_t>(std::clamp<int64_t>(most, 1, wanted));
+}
+
 template <ElementType kType, int kLanes>
 void LaunchOf(BagsArguments a, const Stream& queue) {
-  constexpr int kGroups = 32 / kLanes;  // Of a warp.
-  a.bags_of_group = static_cast<uint32_t>(std::clamp<int64_t>(a.bags.rows() / (kWarpsAtLeast * kGroups), 1, kBagsMax));
+  a.bags_of_group = BagsOfGroup(a.bags, kLanes);
   const int64_t groups = (a.bags.rows() + a.bags_of_group - 1) / a.bags_of_group;
   const int64_t grid = (groups * kLanes + kBlock - 1) / kBlock;
   if (a.bags.weights != nullptr) return Launch(BagsForwardKernel<kType, true, kLanes>, grid, kBlock, queue, a);

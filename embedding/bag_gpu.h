@@ -22,6 +22,7 @@ struct DeviceBags {
   const uint8_t* mean = nullptr;  // [features]: whether the feature's pooling is kMean, else kSum; nullptr: no one's.
   uint32_t features = 0;
   uint32_t samples = 0;
+  uint32_t lookups = 0;  // About how many there are at most: how pooling is divided among threads. 0: not known.
 
   SPARROW_HOST_DEVICE int64_t rows() const { return int64_t{features} * samples; }  // Below 2^31.
 };

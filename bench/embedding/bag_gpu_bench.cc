@@ -119,8 +119,11 @@ int Main(int argc, char** argv) {
         auto slots = Allocate<char>(kFeatures * rows_of_table * slot_bytes);
         slots.Fill(0x3d, stream);  // Every element 0.0464: not zero, finite.
         const DeviceRows rows{slots.data(), slot_bytes, dim};
-        const DeviceBags bags{
-            .offsets = offsets.data(), .index = index.data(), .features = kFeatures, .samples = samples};
+        const DeviceBags bags{.offsets = offsets.data(),
+                              .index = index.data(),
+                              .features = kFeatures,
+                              .samples = samples,
+                              .lookups = static_cast<uint32_t>(index.size())};
         double gather_rate = 0;
         const auto print = [&](const char* type, const Spread& time, double bytes, double checksum) {
           const double rate = bytes / (time.median_us * 1e-6);

@@ -117,7 +117,8 @@ TEST_P(BagGpu, ForwardEqualsTheCpuHalfAndWritesNothingElse) {
                         .weights = weighted ? d_weights.data() : nullptr,
                         .mean = mean ? d_means.data() : nullptr,
                         .features = features,
-                        .samples = static_cast<uint32_t>(samples)};
+                        .samples = static_cast<uint32_t>(samples),
+                        .lookups = weighted ? 0 : static_cast<uint32_t>(all.index.size())};
   for (const ElementType type : kTypes) {
     SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type));
     const std::vector<char> expected = Encode(type, pooled);
@@ -146,8 +147,8 @@ INSTANTIATE_TEST_SUITE_P(All, BagGpu,
                                           testing::Values(1, 7, 8, 16, 30, 64, 129), testing::Bool(), testing::Bool()));
 
 INSTANTIATE_TEST_SUITE_P(Large, BagGpu,
-                         testing::Combine(testing::Values(70001), testing::Values(1, 7, 8, 16, 129), testing::Bool(),
-                                          testing::Values(true)));
+                         testing::Combine(testing::Values(70001), testing::Values(1, 7, 8, 16, 64, 129),
+                                          testing::Bool(), testing::Values(true)));
 
 class BagsGpu : public OnGpu<> {};
 
