@@ -11,9 +11,9 @@
 //
 // Why one bucket a row and not a choice of two: the cache is full for most of its life, and then two buckets serve
 // eviction only, while every look-up would read both. The load of a bucket spreads like sqrt(128): where rows that are
-// pinned at once would fill 80 % of the slots, 1 in 8,000 of them finds no slot, at 90 % 5 in 1,000. Why 128: buckets
-// of 64 are found in 2 to 11 % faster on an H200, but take 3 to 6 % longer to insert into, and refuse 2 in 1,000 at 80
-// %.
+// pinned at once would fill 80 % of the slots, 1 in 8,000 of them finds no slot, at 90 % 5 in 1,000. Why 128: an H200
+// finds rows in buckets of 64 by 2 to 11 % faster, but inserts into them by up to 6 % slower, and they refuse 2 in
+// 1,000 at 80 %.
 //
 // Eviction: a row that is inserted takes the free slot of lowest number in its bucket; where none is free, that of the
 // row that was used least recently (the lowest step), among those the one used in the fewest steps, among those the one
