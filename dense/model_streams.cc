@@ -8,7 +8,10 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
                                                                  const Stream& stream) {
   std::unique_ptr<ModelStreams> streams(new ModelStreams);
   streams->products_ = ProductsGpu::Make(options, stream);
-  streams->side_products_ = ProductsGpu::Make(options, streams->side_);
+  // Half of the multiprocessors (dense/linear_gpu.h): a product that takes all of them holds up the main stream's next.
+  ProductsGpu::Options side = options;
+  side.multiprocessors = 66;
+  streams->side_products_ = ProductsGpu::Make(side, streams->side_);
   if (!streams->products_.has_value() || !streams->side_products_.has_value()) {
     return absl::ResourceExhaustedError("the GPU is out of memory: matrix products need room to work in");
   }

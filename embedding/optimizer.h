@@ -28,6 +28,8 @@ struct SparseOptimizer {
   double l2 = 0;
   double beta = 0;
   double decay = 0;
+
+  friend bool operator==(const SparseOptimizer&, const SparseOptimizer&) = default;
 };
 
 // Floats of optimizer state of a row, in this order: momentum m; Adagrad a; row-wise Adagrad one a; Adam m, v; row-wise

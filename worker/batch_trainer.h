@@ -14,6 +14,7 @@
 #include "dense/dense_optimizer.h"
 #include "dense/model.h"
 #include "sparrow/v1/job.pb.h"
+#include "worker/hot_row_store.h"
 #include "worker/job_layout.h"
 #include "worker/prepared_batch.h"
 
@@ -48,6 +49,11 @@ class BatchTrainer {
 
   // One step of the dense optimizer with the reduced gradients, divided by `samples`. REQUIRES: samples > 0.
   virtual absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) = 0;
+
+  // Where rows lie that the worker holds itself; from now on training batches take theirs from there, and rows there get
+  // their gradients by HotRowStore::Update. shares and tables outlive it; it ends before the trainer. ResourceExhausted.
+  virtual absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
+                                                                       std::span<const TableSpec> tables) = 0;
 
   // Afterwards the model and the optimizer that the trainer was made with have the weights and the state as trained.
   virtual absl::Status CopyToModel() = 0;

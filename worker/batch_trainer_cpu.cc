@@ -49,6 +49,11 @@ class CpuBatchTrainer final : public BatchTrainer {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
+                                                               std::span<const TableSpec> tables) override {
+    return MakeCpuHotRowStore(shares, tables);
+  }
+
   absl::Status CopyToModel() override { return absl::OkStatus(); }
 
  private:

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/parallel.h"
 #include "base/room.h"
 #include "base/status_macros.h"
-#include "embedding/apply.h"
 
 namespace sparrow {
 namespace {
@@ -53,11 +50,11 @@ std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const
   const std::vector<uint64_t> rows = RowsByTable(budget, tables);
   std::vector<HotRowShare> shares;
   for (uint32_t t = 0; t < tables.size(); ++t) {
-    const auto of_layout = std::find_if(shares.begin(), shares.end(), [&](const HotRowShare& share) {
-      const RowLayout other = tables[share.tables[0]].Layout();
-      return other.dim() == tables[t].dim && other.record_bytes() == tables[t].Layout().record_bytes();
+    const auto alike = std::find_if(shares.begin(), shares.end(), [&](const HotRowShare& share) {
+      const TableSpec& other = tables[share.tables[0]];
+      return other.dim == tables[t].dim && other.optimizer == tables[t].optimizer;
     });
-    HotRowShare& share = of_layout == shares.end() ? shares.emplace_back() : *of_layout;
+    HotRowShare& share = alike == shares.end() ? shares.emplace_back() : *alike;
     share.tables.push_back(t);
     share.bytes += rows[t] * RowCacheSlotBytes(tables[t].Layout());
   }
@@ -73,22 +70,28 @@ HotRows::HotRows(const Parts& parts)
     : client_(parts.client),
       ahead_(parts.ahead),
       metrics_(*parts.metrics),
-      shares_(ShareHotRows(*parts.budget, parts.tables)),
+      tables_(parts.tables),
+      shares_(parts.shares),
+      store_(parts.store),
+      evicted_(parts.shares.size()),
+      slots_(parts.shares.size()),
+      beside_(parts.shares.size()),
+      beside_names_(parts.shares.size()),
+      beside_records_(parts.shares.size()),
       pull_(parts.client),
       push_(parts.client) {
-  for (const TableSpec& spec : parts.tables) {
+  for (const TableSpec& spec : tables_) {
     CHECK(spec.storage == RowType::kFloat32 && !spec.admission.enabled() && !spec.eviction.enabled()) << spec.name;
-    tables_.push_back({.spec = spec, .layout = spec.Layout(), .cache = nullptr});
   }
-  for (const HotRowShare& share : shares_) {
-    const RowLayout& layout = tables_[share.tables[0]].layout;
-    caches_.push_back(std::make_unique<RowCacheCpu>(
-        RowCacheOptions{.layout = layout, .bytes = share.bytes, .batch_rows = std::numeric_limits<uint32_t>::max()}));
-    bytes_ += caches_.back()->slots() * RowCacheSlotBytes(layout);
-    for (const uint32_t table : share.tables) tables_[table].cache = caches_.back().get();
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    bytes_ += store_->slots(s) * RowCacheSlotBytes(tables_[shares_[s].tables[0]].Layout());
   }
   metrics_.hot_row_bytes.Add(static_cast<double>(bytes_));
-  for (BatchRows* batch : {&now_, &next_}) batch->tables.resize(tables_.size());
+  for (BatchRows* batch : {&now_, &next_}) {
+    batch->shares.resize(shares_.size());
+    batch->missing.resize(tables_.size());
+    batch->pulled.resize(tables_.size());
+  }
   outgoing_.keys.resize(tables_.size());
   outgoing_.records.resize(tables_.size());
   outgoing_.bytes.resize(tables_.size());
@@ -97,97 +100,92 @@ HotRows::HotRows(const Parts& parts)
 
 HotRows::~HotRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(bytes_)); }
 
-void HotRows::StartPull(PreparedBatch* batch) {
-  std::vector<std::span<const Key>> missing;
+absl::Status HotRows::StartPull(PreparedBatch* batch) {
   uint64_t rows_missing = 0;
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    BatchTable& of = next_.tables[t];
-    const std::span<const Key> keys = batch->partition.keys(t);
-    of.names.clear();
-    for (const Key key : keys) of.names.push_back({.key = key, .table = t});
-    of.slots.resize(keys.size());
-    const RowCacheStep step = {.step = batch->batch.step, .oldest_in_flight = batch->batch.step};
-    tables_[t].cache->Find(of.names, &step, of.slots);
-    of.missing.clear();
-    of.missing_at.clear();
-    for (uint32_t i = 0; i < keys.size(); ++i) {
-      if (of.slots[i] != kNoSlot) continue;
-      of.missing.push_back(keys[i]);
-      of.missing_at.push_back(i);
+  for (std::vector<Key>& missing : next_.missing) missing.clear();
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    BatchShare& share = next_.shares[s];
+    share.names.clear();
+    for (const uint32_t t : shares_[s].tables) {
+      for (const Key key : batch->partition.keys(t)) share.names.push_back({.key = key, .table = t});
     }
-    missing.push_back(of.missing);
-    rows_missing += of.missing.size();
+    share.slots.resize(share.names.size());
+    RETURN_IF_ERROR(store_->Find(s, share.names, batch->batch.step, share.slots));
+    share.missing_at.clear();
+    for (uint32_t i = 0; i < share.names.size(); ++i) {
+      if (share.slots[i] != kNoSlot) continue;
+      next_.missing[share.names[i].table].push_back(share.names[i].key);
+      share.missing_at.push_back(i);
+    }
+    rows_missing += share.missing_at.size();
   }
   metrics_.hot_row_hits.Add(static_cast<double>(batch->partition.rows() - rows_missing));
   metrics_.hot_row_misses.Add(static_cast<double>(rows_missing));
-  client_->PartitionRecords(missing, returning_.get(), &next_.missing);
+  const std::vector<std::span<const Key>> missing(next_.missing.begin(), next_.missing.end());
+  client_->PartitionRecords(missing, returning_.get(), &next_.partition);
   std::vector<std::span<float>> pulled;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    BatchTable& of = next_.tables[t];
-    pulled.push_back(Room(&of.pulled, of.missing.size() * tables_[t].layout.record_bytes() / sizeof(float)));
+    pulled.push_back(Room(&next_.pulled[t], missing[t].size() * tables_[t].Layout().record_bytes() / sizeof(float)));
   }
-  pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_, .records = true}, &next_.missing, pulled);
+  pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_, .records = true}, &next_.partition, pulled);
+  return absl::OkStatus();
 }
 
 absl::Status HotRows::FinishPull(PreparedBatch* batch) {
   RETURN_IF_ERROR(pull_.Finish());
-  metrics_.rows_pulled.Add(static_cast<double>(next_.missing.rows()));
+  metrics_.rows_pulled.Add(static_cast<double>(next_.partition.rows()));
   metrics_.pull_bytes.Add(static_cast<double>(pull_.bytes()));
   std::swap(now_, next_);
-  evicted_.clear();
-  uint64_t returning = 0;
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    Place(t, batch->batch.step);
-    const BatchTable& of = now_.tables[t];
-    const RowLayout& layout = tables_[t].layout;
-    ParallelFor(static_cast<int64_t>(of.records.size()), kGrainRows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        std::copy_n(layout.Weights(of.records[i]), layout.dim(), batch->rows[t].data() + i * layout.dim());
-      }
-    });
-    returning += of.missing.size();
-  }
   uint64_t evictions = 0;
-  for (const EvictedRows& evicted : evicted_) evictions += evicted.names.size();
-  metrics_.hot_row_evictions.Add(static_cast<double>(evictions));
-  returning_ = std::make_unique<KeyFilter>(returning + evictions);
-  for (const EvictedRows& evicted : evicted_) {
-    for (const RowName& name : evicted.names) returning_->Add(name.table, std::span(&name.key, 1));
+  uint64_t beside = 0;
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    RETURN_IF_ERROR(Place(s, batch->batch.step));
+    evictions += evicted_[s].names.size();
+    beside += beside_[s].size();
   }
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const BatchTable& of = now_.tables[t];
-    for (size_t i = 0; i < of.missing.size(); ++i) {
-      if (of.slots[of.missing_at[i]] == kNoSlot) returning_->Add(t, std::span(&of.missing[i], 1));
+  RETURN_IF_ERROR(store_->Ready(batch, slots_));
+  metrics_.hot_row_evictions.Add(static_cast<double>(evictions));
+  returning_ = std::make_unique<KeyFilter>(beside + evictions);
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    for (const std::vector<RowName>* names : {&evicted_[s].names, &beside_names_[s]}) {
+      for (const RowName& name : *names) returning_->Add(name.table, std::span(&name.key, 1));
     }
   }
   return absl::OkStatus();
 }
 
-void HotRows::Place(uint32_t t, uint64_t step) {
-  const Table& table = tables_[t];
-  BatchTable& of = now_.tables[t];
-  const size_t n = of.missing.size();
-  const uint64_t slot_bytes = table.layout.slot_bytes();
-  const uint64_t record_bytes = table.layout.record_bytes();
-  const std::span<const uint32_t> position = now_.missing.position(t);
-  const std::span<char> arrived = Room(&of.arrived, n * slot_bytes);
-  const char* const pulled = reinterpret_cast<const char*>(of.pulled.data());
+absl::Status HotRows::Place(size_t s, uint64_t step) {
+  const BatchShare& share = now_.shares[s];
+  const RowLayout layout = tables_[shares_[s].tables[0]].Layout();
+  const size_t n = share.missing_at.size();
+  ASSIGN_OR_RETURN(const std::span<char> room, store_->ArrivalRoom(s, n));
+  char* to = room.data();
+  for (const uint32_t t : shares_[s].tables) {
+    const std::span<const uint32_t> position = now_.partition.position(t);
+    const char* const pulled = reinterpret_cast<const char*>(now_.pulled[t].data());
+    const int64_t rows = static_cast<int64_t>(now_.missing[t].size());
+    ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const size_t from = position.empty() ? static_cast<size_t>(i) : position[i];
+        std::memcpy(to + i * layout.slot_bytes(), pulled + from * layout.record_bytes(), layout.record_bytes());
+      }
+    });
+    to += rows * layout.slot_bytes();
+  }
   std::vector<RowName> names(n);
-  for (size_t i = 0; i < n; ++i) {
-    names[i] = {.key = of.missing[i], .table = t};
-    const size_t from = position.empty() ? i : position[i];
-    std::memcpy(arrived.data() + i * slot_bytes, pulled + from * record_bytes, record_bytes);
-  }
+  for (size_t i = 0; i < n; ++i) names[i] = share.names[share.missing_at[i]];
   std::vector<uint32_t> slots(n);
-  evicted_.push_back(table.cache->Insert(names, arrived, {.step = step, .oldest_in_flight = step}, slots));
-  of.records.resize(of.slots.size());
+  RETURN_IF_ERROR(store_->Insert(s, names, step, slots, &evicted_[s]));
+  slots_[s] = share.slots;
+  beside_[s].clear();
+  beside_names_[s].clear();
   for (size_t i = 0; i < n; ++i) {
-    of.slots[of.missing_at[i]] = slots[i];
-    of.records[of.missing_at[i]] = arrived.data() + i * slot_bytes;
+    slots_[s][share.missing_at[i]] = slots[i];
+    if (slots[i] < store_->slots(s)) continue;
+    beside_[s].push_back(slots[i]);
+    beside_names_[s].push_back(names[i]);
   }
-  for (size_t i = 0; i < of.slots.size(); ++i) {
-    if (of.slots[i] != kNoSlot) of.records[i] = table.cache->record(of.slots[i]);
-  }
+  return absl::OkStatus();
 }
 
 absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
@@ -196,25 +194,15 @@ absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std:
   const ApplyOptions options = {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
                                 .learning_rate_factor = learning_rate_factor,
                                 .step = batch.batch.step};
-  for (uint32_t t = 0; t < tables_.size(); ++t) {  // Before a row changes, as on a server.
-    RETURN_IF_ERROR(Annotate(CheckGradients(tables_[t].spec, batch.partition.keys(t), gradients[t], 1),
-                             absl::StrCat("step ", options.step)));
-  }
+  RETURN_IF_ERROR(store_->Update(batch, gradients, options));
   ClearOutgoing();
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const BatchTable& of = now_.tables[t];
-    const RowUpdate update(tables_[t].spec, options);
-    const uint32_t dim = tables_[t].layout.dim();
-    ParallelFor(static_cast<int64_t>(of.records.size()), kGrainRows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) update(of.names[i].key, gradients[t].data() + i * dim, of.records[i]);
-    });
-    tables_[t].cache->MarkDirty(of.slots);
-    for (size_t i = 0; i < of.missing.size(); ++i) {
-      const uint32_t at = of.missing_at[i];
-      if (of.slots[at] == kNoSlot) AddOutgoing(t, of.missing[i], of.records[at]);
-    }
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
+    const std::span<char> records = Room(&beside_records_[s], beside_[s].size() * slot_bytes);
+    RETURN_IF_ERROR(store_->CopyBeside(s, beside_[s], records));
+    AddOutgoing(beside_names_[s], records);
+    AddOutgoing(evicted_[s].names, evicted_[s].records);
   }
-  for (const EvictedRows& evicted : evicted_) AddOutgoing(evicted.names, evicted.records);
   PackOutgoing();
   push_.StartReturn({.step = options.step, .samples = samples, .learning_rate_factor = learning_rate_factor},
                     outgoing_.partition, outgoing_.views);
@@ -229,13 +217,12 @@ absl::Status HotRows::FinishPush() {
 }
 
 absl::Status HotRows::WriteBack(uint64_t step) {
-  for (const HotRowShare& share : shares_) {  // A cache each.
-    RowCacheCpu* const cache = tables_[share.tables[0]].cache;
-    const uint64_t slot_bytes = tables_[share.tables[0]].layout.slot_bytes();
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
+    const uint32_t cached = store_->slots(s);
     const uint32_t piece = static_cast<uint32_t>(std::max<uint64_t>(1, kWriteBackBytes / slot_bytes));
-    for (uint32_t first = 0; first < cache->slots(); first += std::min(piece, cache->slots() - first)) {
-      const uint32_t slots = std::min(piece, cache->slots() - first);
-      const DirtyRows dirty = cache->TakeDirty(first, slots, slots);
+    for (uint32_t first = 0; first < cached; first += std::min(piece, cached - first)) {
+      ASSIGN_OR_RETURN(const DirtyRows dirty, store_->TakeDirty(s, first, std::min(piece, cached - first)));
       if (dirty.names.empty()) continue;
       ClearOutgoing();
       AddOutgoing(dirty.names, dirty.records);
@@ -253,16 +240,12 @@ void HotRows::ClearOutgoing() {
   for (std::vector<const char*>& records : outgoing_.records) records.clear();
 }
 
-void HotRows::AddOutgoing(uint32_t table, Key key, const char* record) {
-  outgoing_.keys[table].push_back(key);
-  outgoing_.records[table].push_back(record);
-}
-
 void HotRows::AddOutgoing(std::span<const RowName> names, std::span<const char> records) {
   const char* record = records.data();
   for (const RowName& name : names) {
-    AddOutgoing(name.table, name.key, record);
-    record += tables_[name.table].layout.slot_bytes();
+    outgoing_.keys[name.table].push_back(name.key);
+    outgoing_.records[name.table].push_back(record);
+    record += tables_[name.table].Layout().slot_bytes();
   }
 }
 
@@ -270,7 +253,7 @@ void HotRows::PackOutgoing() {
   const std::vector<std::span<const Key>> keys(outgoing_.keys.begin(), outgoing_.keys.end());
   client_->PartitionRecords(keys, nullptr, &outgoing_.partition);
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const uint64_t record_bytes = tables_[t].layout.record_bytes();
+    const uint64_t record_bytes = tables_[t].Layout().record_bytes();
     const std::vector<const char*>& records = outgoing_.records[t];
     const std::span<char> bytes = Room(&outgoing_.bytes[t], records.size() * record_bytes);
     const std::span<const uint32_t> position = outgoing_.partition.position(t);

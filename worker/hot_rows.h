@@ -23,16 +23,12 @@
 #include "embedding/row_cache.h"
 #include "embedding/table_spec.h"
 #include "sparrow/v1/job.pb.h"
+#include "worker/hot_row_store.h"
 #include "worker/step_rows.h"
 
 namespace sparrow {
 
-// A cache, and which tables it serves.
-struct HotRowShare {
-  std::vector<uint32_t> tables;  // Of one layout.
-  uint64_t bytes = 0;            // RowCacheOptions.bytes.
-};
-// Tables that share a layout share a cache. Each table adds to its cache an equal number of rows, as many as the budget
+// Tables of one layout and one optimizer share a cache. Each table adds to its cache an equal number of rows, as many as the budget
 // gives, or if it is bounded and smaller as many as it has.
 std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const TableSpec> tables);
 
@@ -40,8 +36,9 @@ class HotRows final : public StepRows {
  public:
   // All outlive it.
   struct Parts {
-    const v1::HotRows* budget;
     std::span<const TableSpec> tables;  // Of float32 storage, without admission and eviction.
+    std::span<const HotRowShare> shares;  // ShareHotRows of the tables.
+    HotRowStore* store;                   // Of the shares.
     PsClient* client;                   // Its tables have record_floats.
     bool ahead;                         // As in MakeServerRows.
     const WorkerMetrics* metrics;
@@ -49,7 +46,7 @@ class HotRows final : public StepRows {
   explicit HotRows(const Parts& parts);
   ~HotRows() override;
 
-  void StartPull(PreparedBatch* batch) override;
+  absl::Status StartPull(PreparedBatch* batch) override;
   void AskForPending() override { pull_.AskForPending(); }
   absl::Status FinishPull(PreparedBatch* batch) override;
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
@@ -58,24 +55,17 @@ class HotRows final : public StepRows {
   absl::Status WriteBack(uint64_t step) override;
 
  private:
-  struct Table {
-    TableSpec spec;
-    RowLayout layout;
-    RowCacheCpu* cache;
-  };
   // Where the rows of a batch are.
-  struct BatchTable {
-    std::vector<RowName> names;        // [unique]
-    std::vector<uint32_t> slots;       // [unique]; kNoSlot: missing, or beside the cache.
-    std::vector<Key> missing;          // Keys without a slot,
-    std::vector<uint32_t> missing_at;  // and where each stands among the unique ones.
-    std::vector<float> pulled;         // [missing, record_floats], in the order of the batch's `missing`.
-    std::vector<char> arrived;         // [missing, slot_bytes], likewise.
-    std::vector<char*> records;        // [unique]: in the cache or in `arrived`.
+  struct BatchShare {
+    std::vector<RowName> names;        // [unique], table by table of the share.
+    std::vector<uint32_t> slots;       // [unique]; kNoSlot: missing.
+    std::vector<uint32_t> missing_at;  // Where the names without a slot stand.
   };
   struct BatchRows {
-    std::vector<BatchTable> tables;
-    KeyPartition missing;  // A partition of records.
+    std::vector<BatchShare> shares;
+    std::vector<std::vector<Key>> missing;   // [tables]: keys without a slot, in the order of names.
+    std::vector<std::vector<float>> pulled;  // [tables][missing, record_floats], in the order of the partition.
+    KeyPartition partition;                  // Of the missing keys' records.
   };
   // Rows on their way to the servers.
   struct Outgoing {
@@ -86,25 +76,28 @@ class HotRows final : public StepRows {
     std::vector<std::span<const char>> views;
   };
 
-  // Puts the rows of a table that have arrived into the cache, and finds all rows of the batch.
-  void Place(uint32_t table, uint64_t step);
+  // Puts the rows of a share that have arrived into their places.
+  absl::Status Place(size_t share, uint64_t step);
   // Collects what goes to the servers, copies it together, and counts it.
   void ClearOutgoing();
-  void AddOutgoing(uint32_t table, Key key, const char* record);
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
   void PackOutgoing();
 
   PsClient* const client_;
   const bool ahead_;
   const WorkerMetrics& metrics_;
-  std::vector<HotRowShare> shares_;
-  std::vector<std::unique_ptr<RowCacheCpu>> caches_;  // [shares]
-  std::vector<Table> tables_;
+  const std::span<const TableSpec> tables_;
+  const std::span<const HotRowShare> shares_;
+  HotRowStore* const store_;
   uint64_t bytes_ = 0;  // Of the caches.
 
   BatchRows now_;                     // Of the batch whose pull has finished,
   BatchRows next_;                    // and of the one whose pull has started.
-  std::vector<EvictedRows> evicted_;  // By the present step, from the cache of each table.
+  std::vector<EvictedRows> evicted_;               // [shares]: by the present step.
+  std::vector<std::vector<uint32_t>> slots_;       // [shares]: of the present batch's rows.
+  std::vector<std::vector<uint32_t>> beside_;      // [shares]: slots of those beside the cache,
+  std::vector<std::vector<RowName>> beside_names_;   // their names,
+  std::vector<std::vector<char>> beside_records_;    // and they themselves, after the step.
   Outgoing outgoing_;
   std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
   PsPull pull_;

@@ -10,8 +10,9 @@ class ServerRows final : public StepRows {
   ServerRows(PsClient* client, bool ahead, const WorkerMetrics* metrics)
       : ahead_(ahead), metrics_(*metrics), pull_(client), push_(client) {}
 
-  void StartPull(PreparedBatch* batch) override {
+  absl::Status StartPull(PreparedBatch* batch) override {
     pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_}, &batch->partition, batch->rows);
+    return absl::OkStatus();
   }
   void AskForPending() override { pull_.AskForPending(); }
   absl::Status FinishPull(PreparedBatch* batch) override {

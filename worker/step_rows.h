@@ -21,8 +21,8 @@ class StepRows {
  public:
   virtual ~StepRows() = default;
 
-  // Asks for the rows of a batch, whose memory stays as it is until FinishPull; never waits.
-  virtual void StartPull(PreparedBatch* batch) = 0;
+  // Asks for the rows of a batch, whose memory stays as it is until FinishPull; does not wait for a server.
+  virtual absl::Status StartPull(PreparedBatch* batch) = 0;
   // Asks again for those that could not be answered early, if all other answers are there. Never waits.
   virtual void AskForPending() = 0;
   // Waits until batch->rows are filled. REQUIRES: StartPull of the same batch.

@@ -35,7 +35,7 @@ TrainLoop::TrainLoop(const Parts& parts, std::unique_ptr<StepRows> rows) : parts
 
 absl::Status TrainLoop::Start() {
   RETURN_IF_ERROR(FetchNext());
-  if (next_ != nullptr) rows_->StartPull(next_.get());
+  if (next_ != nullptr) RETURN_IF_ERROR(rows_->StartPull(next_.get()));
   return absl::OkStatus();
 }
 
@@ -53,7 +53,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   const auto ask_for_next = [&]() -> absl::Status {
     RETURN_IF_ERROR(FetchNext());
     watch.Mark(StepPart::kLoad);
-    if (next_ != nullptr) rows_->StartPull(next_.get());
+    if (next_ != nullptr) RETURN_IF_ERROR(rows_->StartPull(next_.get()));
     watch.Mark(StepPart::kPull);
     asked = true;
     return absl::OkStatus();

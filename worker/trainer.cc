@@ -249,11 +249,14 @@ class Training {
     return absl::OkStatus();
   }
 
-  std::unique_ptr<StepRows> MakeRows() {
+  absl::StatusOr<std::unique_ptr<StepRows>> MakeRows() {
     const v1::TrainConfig& train = job_.train();
     if (!train.has_hot_rows()) return MakeServerRows(&*client_, train.prefetch(), &metrics_);
-    return std::make_unique<HotRows>(HotRows::Parts{.budget = &train.hot_rows(),
-                                                    .tables = specs_,
+    shares_ = ShareHotRows(train.hot_rows(), specs_);
+    ASSIGN_OR_RETURN(hot_rows_, trainer_->MakeHotRowStore(shares_, specs_));
+    return std::make_unique<HotRows>(HotRows::Parts{.tables = specs_,
+                                                    .shares = shares_,
+                                                    .store = hot_rows_.get(),
                                                     .client = &*client_,
                                                     .ahead = train.prefetch(),
                                                     .metrics = &metrics_});
@@ -390,6 +393,8 @@ class Training {
   std::unique_ptr<Model> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
   std::unique_ptr<BatchTrainer> trainer_;
+  std::vector<HotRowShare> shares_;
+  std::unique_ptr<HotRowStore> hot_rows_;  // Null: the servers hold all rows.
   std::optional<Checkpoint> checkpoint_;  // That was resumed.
   std::unique_ptr<BatchReader> reader_;   // Of the training rows; null if none are left, or once training has it.
   std::unique_ptr<Evaluator> evaluator_;  // Null without a test set.
