@@ -218,30 +218,30 @@ class Bench {
   void Batch(int64_t n, bool with_own) {
     Tower bottom(n, {16, 512, 256, 128}, stream_);
     Tower top(n, {480, 1024, 1024, 512, 256}, stream_);
-    const ProductsGpu::Options own = {.own = with_own ? ProductsGpu::Options::Own::kWhereFaster
-                                                      : ProductsGpu::Options::Own::kNever};
+    const ProductsGpu::Options own = {};
+    const ProductsGpu::Options library = {.own = ProductsGpu::Options::Own::kNever};
     const Way ways[] = {
-        {.name = "masks", .options = {}},
-        {.name = "no masks", .options = {}, .masks = false},
-        {.name = "masks, two streams", .options = {}, .beside = true},
-        {.name = "no masks, two streams", .options = {}, .masks = false, .beside = true},
+        {.name = "masks", .options = library},
+        {.name = "no masks", .options = library, .masks = false},
+        {.name = "masks, two streams", .options = library, .beside = true},
+        {.name = "no masks, two streams", .options = library, .masks = false, .beside = true},
         {.name = "no masks, two streams, all and 32",
-         .options = {},
+         .options = library,
          .masks = false,
          .beside = true,
          .side_multiprocessors = 32},
         {.name = "no masks, two streams, 100 and 32",
-         .options = {.multiprocessors = 100},
+         .options = {.multiprocessors = 100, .own = ProductsGpu::Options::Own::kNever},
          .masks = false,
          .beside = true,
          .side_multiprocessors = 32},
         {.name = "no masks, two streams, 84 and 48",
-         .options = {.multiprocessors = 84},
+         .options = {.multiprocessors = 84, .own = ProductsGpu::Options::Own::kNever},
          .masks = false,
          .beside = true,
          .side_multiprocessors = 48},
         {.name = "no masks, two streams, 66 and 66",
-         .options = {.multiprocessors = 66},
+         .options = {.multiprocessors = 66, .own = ProductsGpu::Options::Own::kNever},
          .masks = false,
          .beside = true,
          .side_multiprocessors = 66},
@@ -257,11 +257,14 @@ class Bench {
          .masks = false,
          .beside = true,
          .side_multiprocessors = 66},
-        {.name = "masks, ReLU and sums apart", .options = {}, .through = false},
-        {.name = "masks, no epilogues", .options = {.fuse = false}},
-        {.name = "no masks, deterministic", .options = {.deterministic = true}, .masks = false},
+        {.name = "masks, ReLU and sums apart", .options = library, .through = false},
+        {.name = "masks, no epilogues", .options = {.own = ProductsGpu::Options::Own::kNever, .fuse = false}},
+        {.name = "no masks, deterministic",
+         .options = {.deterministic = true, .own = ProductsGpu::Options::Own::kNever},
+         .masks = false},
+        {.name = "own, deterministic", .options = {.deterministic = true}, .masks = false},
     };
-    ProductsGpu products = Products(own, stream_);
+    ProductsGpu products = Products(with_own ? own : library, stream_);
     std::printf("| batch %lld | in x out | bound us | by | median us (min-max) | TFLOP/s | of bound |\n",
                 static_cast<long long>(n));
     std::printf("|---|---|---|---|---|---|---|\n");

@@ -47,7 +47,10 @@ ProductPlans ManyPlans() {
                                  .y_stride = size(),
                                  .multiprocessors = size()};
         ProductPlan plan{.fused = flags % 3 == 0, .microseconds = static_cast<double>(i) / 8};
-        for (uint64_t& word : plan.algorithm) word = RandomBits(6, i++) >> (i % 64);
+        for (uint64_t& word : plan.algorithm) {
+          word = RandomBits(6, i) >> (i % 64);
+          ++i;
+        }
         plans[shape] = plan;
       }
     }
