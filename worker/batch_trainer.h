@@ -50,8 +50,9 @@ class BatchTrainer {
   // One step of the dense optimizer with the reduced gradients, divided by `samples`. REQUIRES: samples > 0.
   virtual absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) = 0;
 
-  // Where rows lie that the worker holds itself; from now on training batches take theirs from there, and rows there get
-  // their gradients by HotRowStore::Update. shares and tables outlive it; it ends before the trainer. ResourceExhausted.
+  // Where rows lie that the worker holds itself; from now on training batches take theirs from there, and rows there
+  // get their gradients by HotRowStore::Update. shares and tables outlive it; it ends before the trainer.
+  // ResourceExhausted.
   virtual absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
                                                                        std::span<const TableSpec> tables) = 0;
 

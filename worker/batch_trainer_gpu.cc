@@ -15,6 +15,7 @@
 #include "dense/model_gpu.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
+#include "worker/hot_row_store_gpu.h"
 
 namespace sparrow {
 namespace {
@@ -55,7 +56,7 @@ struct StepResults {
   double loss_sum;
 };
 
-class GpuBatchTrainer final : public BatchTrainer {
+class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
  public:
   GpuBatchTrainer(const BatchTrainerParts& parts, Precision precision, const GpuTrainerOptions& options)
       : parts_(parts), precision_(precision), rows_max_(options.rows_max), rows_full_(options.rows_full) {}
@@ -86,7 +87,8 @@ class GpuBatchTrainer final : public BatchTrainer {
       stream_.Synchronize();
     }
     optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
-    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, rows_max_, stream_));
+    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, DeviceBatch::GroupsByDim(*parts_.layout),
+                                                          rows_max_, stream_));
     batch_.emplace(std::move(batch));
     const size_t rows = static_cast<size_t>(rows_max_);
     RETURN_IF_ERROR(MakeOne(&loss_scale_, "the loss scale"));
@@ -111,7 +113,7 @@ class GpuBatchTrainer final : public BatchTrainer {
 
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
     const int64_t rows = BucketOf(prepared.batch.rows);
-    RETURN_IF_ERROR(batch_->Load(prepared, rows, stream_));
+    RETURN_IF_ERROR(batch_->Load(prepared, rows, /*placed=*/{}, stream_));
     Pool(rows);
     model_->Forward(ModelBatch(rows), stream_);
     internal::CopyToHost(host_logits_->data(), logits_->data(), prepared.batch.rows * sizeof(float), stream_);
@@ -122,7 +124,10 @@ class GpuBatchTrainer final : public BatchTrainer {
   absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
     const int64_t rows = BucketOf(prepared.batch.rows);
     begin_.Record(stream_);
-    RETURN_IF_ERROR(batch_->Load(prepared, rows, stream_));
+    const std::span<const DeviceBatch::Placed> placed =
+        hot_rows_ == nullptr ? std::span<const DeviceBatch::Placed>() : hot_rows_->placed();
+    RETURN_IF_ERROR(batch_->Load(prepared, rows, placed, stream_));
+    rows_ = rows;
     loaded_.Record(stream_);
     Run(&forward_graphs_, rows, [&] {
       Pool(rows);
@@ -131,14 +136,14 @@ class GpuBatchTrainer final : public BatchTrainer {
     forward_.Record(stream_);
     Run(&backward_graphs_, rows, [&] {
       model_->Backward(ModelBatch(rows), stream_);
-      SumRowGradients(rows);
+      if (hot_rows_ == nullptr) SumRowGradients(rows);
     });
     internal::CopyToHost(&results_->data()->loss_sum, loss_sum_->data(), sizeof(double), stream_);
-    batch_->FetchSums(stream_);
+    if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
     backward_.Record(stream_);
     stream_.Synchronize();
     return Result{.loss_sum = results_->data()->loss_sum,
-                  .row_gradients = batch_->Sums(),
+                  .row_gradients = hot_rows_ == nullptr ? batch_->Sums() : std::span<const std::span<const float>>(),
                   .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
                   .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
                   .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3};
@@ -176,6 +181,31 @@ class GpuBatchTrainer final : public BatchTrainer {
                       .options = step_options_->data()},
                      stream_);
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
+                                                               std::span<const TableSpec> tables) override {
+    std::vector<std::vector<uint32_t>> groups;
+    for (const HotRowShare& share : shares) groups.push_back(share.tables);
+    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, groups, rows_max_, stream_));
+    batch_.emplace(std::move(batch));
+    ASSIGN_OR_RETURN(std::unique_ptr<HotRowStoreGpu> store, HotRowStoreGpu::Make({.layout = parts_.layout,
+                                                                                  .shares = shares,
+                                                                                  .tables = tables,
+                                                                                  .samples_max = rows_full_,
+                                                                                  .user = this,
+                                                                                  .stream = &stream_}));
+    hot_rows_ = store.get();
+    return store;
+  }
+
+  void UpdateRows(size_t share, const SparseOptimizer& optimizer, const SparseStep* step, uint64_t* refused) override {
+    DeviceBatch::Group& group = batch_->groups()[share];
+    const DeviceBags bags = batch_->Bags(group, rows_);
+    const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
+    GroupLookupsGpu(bags, group.size, workspace, stream_);
+    SparseUpdateGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows_)), optimizer, step,
+                    hot_rows_->placed()[share].records, refused, workspace, stream_);
   }
 
   absl::Status CopyToModel() override {
@@ -249,7 +279,7 @@ class GpuBatchTrainer final : public BatchTrainer {
 
   void Pool(int64_t rows) {
     for (const DeviceBatch::Group& group : batch_->groups()) {
-      BagsForwardGpu(batch_->Bags(group, rows), DeviceBatch::Rows(group), Pooled(group, model_->sparse(rows)), stream_);
+      BagsForwardGpu(batch_->Bags(group, rows), group.source, Pooled(group, model_->sparse(rows)), stream_);
     }
   }
 
@@ -272,6 +302,8 @@ class GpuBatchTrainer final : public BatchTrainer {
   const Precision precision_;
   const int64_t rows_max_;
   const int64_t rows_full_;
+  int64_t rows_ = 0;                    // As many as the batch in work is computed as.
+  HotRowStoreGpu* hot_rows_ = nullptr;  // Null: the servers hold all rows.
   Stream stream_;
   Event begin_, loaded_, forward_, backward_;
   std::unique_ptr<ModelGpu> model_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
@@ -11,26 +12,14 @@
 namespace sparrow {
 namespace {
 
-template <typename T>
-absl::StatusOr<Mirror<T>> MakeMirror(size_t size, absl::string_view what) {
-  ASSIGN_OR_RETURN(PinnedBuffer<T> host, AllocatePinned<T>(size, what));
-  ASSIGN_OR_RETURN(DeviceBuffer<T> device, AllocateOnDevice<T>(size, what));
-  return Mirror<T>{.host = std::move(host), .device = std::move(device)};
-}
-
 // Room for `size` elements, and for some more if it has to be allocated anew. Returns whether it was.
 template <typename T>
 absl::StatusOr<bool> Grow(size_t size, absl::string_view what, Mirror<T>* mirror) {
   if (mirror->device.size() >= size) return false;
   // The old arrays are freed first: there may not be memory for both.
   *mirror = Mirror<T>{.host = *PinnedBuffer<T>::Allocate(0), .device = *DeviceBuffer<T>::Allocate(0)};
-  ASSIGN_OR_RETURN(*mirror, MakeMirror<T>(size + size / 4 + 1, what));
+  ASSIGN_OR_RETURN(*mirror, Mirror<T>::Make(size + size / 4 + 1, what));
   return true;
-}
-
-template <typename T>
-void Upload(size_t size, Mirror<T>* mirror, const Stream& stream) {
-  internal::CopyToDevice(mirror->device.data(), mirror->host.data(), size * sizeof(T), stream);
 }
 
 size_t LookupsOf(const PreparedBatch& prepared, const DeviceBatch::Group& group) {
@@ -41,39 +30,44 @@ size_t LookupsOf(const PreparedBatch& prepared, const DeviceBatch::Group& group)
 
 }  // namespace
 
-absl::StatusOr<DeviceBatch> DeviceBatch::Make(const JobLayout* layout, int64_t rows_max, const Stream& stream) {
+std::vector<std::vector<uint32_t>> DeviceBatch::GroupsByDim(const JobLayout& layout) {
+  std::map<uint32_t, std::vector<uint32_t>> groups;
+  for (uint32_t t = 0; t < layout.tables.size(); ++t) groups[layout.tables[t].dim].push_back(t);
+  std::vector<std::vector<uint32_t>> result;
+  for (auto& [dim, tables] : groups) result.push_back(std::move(tables));
+  return result;
+}
+
+absl::StatusOr<DeviceBatch> DeviceBatch::Make(const JobLayout* layout,
+                                              const std::vector<std::vector<uint32_t>>& table_groups, int64_t rows_max,
+                                              const Stream& stream) {
   const size_t rows = static_cast<size_t>(rows_max);
-  ASSIGN_OR_RETURN(Mirror<float> dense, MakeMirror<float>(rows * layout->dense_columns, "a batch's dense inputs"));
-  ASSIGN_OR_RETURN(Mirror<float> labels, MakeMirror<float>(rows, "a batch's labels"));
-  ASSIGN_OR_RETURN(Mirror<uint32_t> samples, MakeMirror<uint32_t>(1, "a batch's number of rows"));
+  ASSIGN_OR_RETURN(Mirror<float> dense, Mirror<float>::Make(rows * layout->dense_columns, "a batch's dense inputs"));
+  ASSIGN_OR_RETURN(Mirror<float> labels, Mirror<float>::Make(rows, "a batch's labels"));
+  ASSIGN_OR_RETURN(Mirror<uint32_t> samples, Mirror<uint32_t>::Make(1, "a batch's number of rows"));
   // What lies behind a batch's own rows must be finite.
   dense.device.Fill(0, stream);
   labels.device.Fill(0, stream);
   DeviceBatch batch(layout, rows_max, std::move(dense), std::move(labels), std::move(samples));
-  std::vector<uint32_t> dims;
-  for (const JobLayout::Table& table : layout->tables) {
-    if (!table.features.empty() && std::find(dims.begin(), dims.end(), table.dim) == dims.end()) {
-      dims.push_back(table.dim);
-    }
-  }
-  for (const uint32_t dim : dims) {
-    ASSIGN_OR_RETURN(Group group, batch.MakeGroup(dim, stream));
+  for (const std::vector<uint32_t>& tables : table_groups) {
+    ASSIGN_OR_RETURN(Group group, batch.MakeGroup(tables, stream));
     batch.groups_.push_back(std::move(group));
   }
   batch.sums_.resize(layout->tables.size());
   return batch;
 }
 
-absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(uint32_t dim, const Stream& stream) const {
-  std::vector<uint32_t> tables, features;
-  for (uint32_t t = 0; t < layout_->tables.size(); ++t) {
-    if (layout_->tables[t].dim != dim || layout_->tables[t].features.empty()) continue;
-    tables.push_back(t);
+absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint32_t>& tables,
+                                                          const Stream& stream) const {
+  const uint32_t dim = layout_->tables[tables[0]].dim;
+  std::vector<uint32_t> features;
+  for (const uint32_t t : tables) {
+    CHECK_EQ(layout_->tables[t].dim, dim);
     features.insert(features.end(), layout_->tables[t].features.begin(), layout_->tables[t].features.end());
   }
   const size_t n = features.size();
-  ASSIGN_OR_RETURN(Mirror<uint32_t> columns, MakeMirror<uint32_t>(n, "the columns of features"));
-  ASSIGN_OR_RETURN(Mirror<uint8_t> mean, MakeMirror<uint8_t>(n, "the pooling of features"));
+  ASSIGN_OR_RETURN(Mirror<uint32_t> columns, Mirror<uint32_t>::Make(n, "the columns of features"));
+  ASSIGN_OR_RETURN(Mirror<uint8_t> mean, Mirror<uint8_t>::Make(n, "the pooling of features"));
   bool by_4 = true;
   for (size_t i = 0; i < n; ++i) {
     const JobLayout::Feature& feature = layout_->features[features[i]];
@@ -81,18 +75,18 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(uint32_t dim, const St
     mean.host.data()[i] = feature.pooling == Pooling::kMean ? 1 : 0;
     by_4 = by_4 && feature.column % 4 == 0;
   }
-  Upload(n, &columns, stream);
-  Upload(n, &mean, stream);
+  columns.Upload(n, stream);
+  mean.Upload(n, stream);
   ASSIGN_OR_RETURN(Mirror<uint32_t> offsets,
-                   MakeMirror<uint32_t>(n * static_cast<size_t>(rows_max_) + 1, "the offsets of bags"));
-  ASSIGN_OR_RETURN(Mirror<uint32_t> index, MakeMirror<uint32_t>(0, ""));
-  ASSIGN_OR_RETURN(Mirror<float> weights, MakeMirror<float>(0, ""));
-  ASSIGN_OR_RETURN(Mirror<float> rows, MakeMirror<float>(0, ""));
-  ASSIGN_OR_RETURN(Mirror<float> sums, MakeMirror<float>(0, ""));
+                   Mirror<uint32_t>::Make(n * static_cast<size_t>(rows_max_) + 1, "the offsets of bags"));
+  ASSIGN_OR_RETURN(Mirror<uint32_t> index, Mirror<uint32_t>::Make(0, ""));
+  ASSIGN_OR_RETURN(Mirror<float> weights, Mirror<float>::Make(0, ""));
+  ASSIGN_OR_RETURN(Mirror<float> rows, Mirror<float>::Make(0, ""));
+  ASSIGN_OR_RETURN(Mirror<float> sums, Mirror<float>::Make(0, ""));
   ASSIGN_OR_RETURN(DeviceBuffer<char> workspace, AllocateOnDevice<char>(0, ""));
   return Group{.dim = dim,
                .padded_dim = (dim + 3) / 4 * 4,
-               .tables = std::move(tables),
+               .tables = tables,
                .base = {},
                .features = std::move(features),
                .columns_divide_by_4 = by_4,
@@ -104,10 +98,11 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(uint32_t dim, const St
                .rows = std::move(rows),
                .sums = std::move(sums),
                .workspace = std::move(workspace),
+               .source = {},
                .size = {.lookups = 0, .slots = 0, .dim = dim}};
 }
 
-absl::Status DeviceBatch::MakeRoom(const PreparedBatch& prepared, Group* group) {
+absl::Status DeviceBatch::MakeRoom(const PreparedBatch& prepared, const Placed* placed, Group* group) {
   group->base.assign(1, 0);
   for (const uint32_t t : group->tables) {
     const size_t end = group->base.back() + prepared.tables[t].unique().size();
@@ -134,20 +129,30 @@ absl::Status DeviceBatch::MakeRoom(const PreparedBatch& prepared, Group* group) 
   };
   RETURN_IF_ERROR(grow(&group->index, lookups, "the look-ups of a batch"));
   if (weighted) RETURN_IF_ERROR(grow(&group->weights, group->index.device.size(), "the weights of a batch's look-ups"));
-  RETURN_IF_ERROR(grow(&group->rows, unique * group->padded_dim, "the rows of a batch"));
-  const size_t slots = group->rows.device.size() / group->padded_dim;
-  RETURN_IF_ERROR(grow(&group->sums, slots * group->dim, "the gradients of a batch's rows"));
-  if (!moved) return absl::OkStatus();
+  size_t slots = 0;
+  if (placed == nullptr) {
+    RETURN_IF_ERROR(grow(&group->rows, unique * group->padded_dim, "the rows of a batch"));
+    slots = group->rows.device.size() / group->padded_dim;
+    RETURN_IF_ERROR(grow(&group->sums, slots * group->dim, "the gradients of a batch's rows"));
+    group->source = {.data = reinterpret_cast<const char*>(group->rows.device.data()),
+                     .slot_bytes = group->padded_dim * sizeof(float),
+                     .dim = group->dim};
+  } else {
+    slots = placed->slots_end;
+    group->source = placed->records.Rows();
+  }
+  if (!moved && slots <= group->size.slots) return absl::OkStatus();
   ++generation_;
   group->size.lookups = static_cast<uint32_t>(group->index.device.size());
-  group->size.slots = static_cast<uint32_t>(slots);
+  group->size.slots = std::max(group->size.slots, static_cast<uint32_t>(slots));
   group->workspace = *DeviceBuffer<char>::Allocate(0);
   ASSIGN_OR_RETURN(group->workspace, AllocateOnDevice<char>(SparseUpdateWorkspaceBytes(group->size),
                                                             "the sorting of a batch's look-ups"));
   return absl::OkStatus();
 }
 
-void DeviceBatch::LoadGroup(const PreparedBatch& prepared, int64_t rows, Group* group, const Stream& stream) {
+void DeviceBatch::LoadGroup(const PreparedBatch& prepared, int64_t rows, const Placed* placed, Group* group,
+                            const Stream& stream) {
   const size_t samples = prepared.batch.rows;
   // Where each feature's look-ups begin, and its table's rows.
   std::vector<uint32_t> first(group->features.size() + 1, 0);
@@ -167,7 +172,11 @@ void DeviceBatch::LoadGroup(const PreparedBatch& prepared, int64_t rows, Group* 
       for (size_t s = 0; s < samples; ++s) offsets[s] = first[i] + sparse.offsets[s];
       for (size_t s = samples; s < static_cast<size_t>(rows); ++s) offsets[s] = first[i + 1];
       uint32_t* const slots = group->index.host.data() + first[i];
-      for (size_t l = 0; l < index.size(); ++l) slots[l] = row_base[i] + index[l];
+      if (placed == nullptr) {
+        for (size_t l = 0; l < index.size(); ++l) slots[l] = row_base[i] + index[l];
+      } else {
+        for (size_t l = 0; l < index.size(); ++l) slots[l] = placed->slots[row_base[i] + index[l]];
+      }
       if (!weighted) continue;
       float* const weights = group->weights.host.data() + first[i];
       if (sparse.weights.empty()) {
@@ -178,7 +187,7 @@ void DeviceBatch::LoadGroup(const PreparedBatch& prepared, int64_t rows, Group* 
     }
   });
   group->offsets.host.data()[group->features.size() * static_cast<size_t>(rows)] = first.back();
-  for (size_t i = 0; i < group->tables.size(); ++i) {
+  for (size_t i = 0; placed == nullptr && i < group->tables.size(); ++i) {
     const std::span<const float> from = prepared.rows[group->tables[i]];
     float* const to = group->rows.host.data() + size_t{group->base[i]} * group->padded_dim;
     const int64_t unique = group->base[i + 1] - group->base[i];
@@ -193,24 +202,27 @@ void DeviceBatch::LoadGroup(const PreparedBatch& prepared, int64_t rows, Group* 
       }
     });
   }
-  Upload(group->features.size() * static_cast<size_t>(rows) + 1, &group->offsets, stream);
-  Upload(first.back(), &group->index, stream);
-  if (weighted) Upload(first.back(), &group->weights, stream);
-  Upload(size_t{group->base.back()} * group->padded_dim, &group->rows, stream);
+  group->offsets.Upload(group->features.size() * static_cast<size_t>(rows) + 1, stream);
+  group->index.Upload(first.back(), stream);
+  if (weighted) group->weights.Upload(first.back(), stream);
+  if (placed == nullptr) group->rows.Upload(size_t{group->base.back()} * group->padded_dim, stream);
 }
 
-absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, const Stream& stream) {
+absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, std::span<const Placed> placed,
+                               const Stream& stream) {
   const Batch& batch = prepared.batch;
   CHECK(batch.rows <= rows && rows <= rows_max_) << batch.rows << " of " << rows << " of " << rows_max_;
+  CHECK(placed.empty() || placed.size() == groups_.size());
   stream.Synchronize();  // The pinned arrays are written again.
-  for (Group& group : groups_) RETURN_IF_ERROR(MakeRoom(prepared, &group));
+  const auto place_of = [&](size_t g) { return placed.empty() ? nullptr : &placed[g]; };
+  for (size_t g = 0; g < groups_.size(); ++g) RETURN_IF_ERROR(MakeRoom(prepared, place_of(g), &groups_[g]));
   std::copy(batch.dense.begin(), batch.dense.end(), dense_.host.data());
   std::copy(batch.labels.begin(), batch.labels.end(), labels_.host.data());
   samples_.host.data()[0] = batch.rows;
-  Upload(batch.dense.size(), &dense_, stream);
-  Upload(batch.labels.size(), &labels_, stream);
-  Upload(1, &samples_, stream);
-  for (Group& group : groups_) LoadGroup(prepared, rows, &group, stream);
+  dense_.Upload(batch.dense.size(), stream);
+  labels_.Upload(batch.labels.size(), stream);
+  samples_.Upload(1, stream);
+  for (size_t g = 0; g < groups_.size(); ++g) LoadGroup(prepared, rows, place_of(g), &groups_[g], stream);
   return absl::OkStatus();
 }
 
@@ -221,12 +233,6 @@ DeviceBags DeviceBatch::Bags(const Group& group, int64_t rows) const {
           .mean = group.mean.device.data(),
           .features = static_cast<uint32_t>(group.features.size()),
           .samples = static_cast<uint32_t>(rows)};
-}
-
-DeviceRows DeviceBatch::Rows(const Group& group) {
-  return {.data = reinterpret_cast<const char*>(group.rows.device.data()),
-          .slot_bytes = group.padded_dim * sizeof(float),
-          .dim = group.dim};
 }
 
 void DeviceBatch::FetchSums(const Stream& stream) {

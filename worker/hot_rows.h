@@ -28,19 +28,19 @@
 
 namespace sparrow {
 
-// Tables of one layout and one optimizer share a cache. Each table adds to its cache an equal number of rows, as many as the budget
-// gives, or if it is bounded and smaller as many as it has.
+// Tables of one layout and one optimizer share a cache. Each table adds to its cache an equal number of rows, as many
+// as the budget gives, or if it is bounded and smaller as many as it has.
 std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const TableSpec> tables);
 
 class HotRows final : public StepRows {
  public:
   // All outlive it.
   struct Parts {
-    std::span<const TableSpec> tables;  // Of float32 storage, without admission and eviction.
+    std::span<const TableSpec> tables;    // Of float32 storage, without admission and eviction.
     std::span<const HotRowShare> shares;  // ShareHotRows of the tables.
     HotRowStore* store;                   // Of the shares.
-    PsClient* client;                   // Its tables have record_floats.
-    bool ahead;                         // As in MakeServerRows.
+    PsClient* client;                     // Its tables have record_floats.
+    bool ahead;                           // As in MakeServerRows.
     const WorkerMetrics* metrics;
   };
   explicit HotRows(const Parts& parts);
@@ -91,13 +91,13 @@ class HotRows final : public StepRows {
   HotRowStore* const store_;
   uint64_t bytes_ = 0;  // Of the caches.
 
-  BatchRows now_;                     // Of the batch whose pull has finished,
-  BatchRows next_;                    // and of the one whose pull has started.
-  std::vector<EvictedRows> evicted_;               // [shares]: by the present step.
-  std::vector<std::vector<uint32_t>> slots_;       // [shares]: of the present batch's rows.
-  std::vector<std::vector<uint32_t>> beside_;      // [shares]: slots of those beside the cache,
-  std::vector<std::vector<RowName>> beside_names_;   // their names,
-  std::vector<std::vector<char>> beside_records_;    // and they themselves, after the step.
+  BatchRows now_;                                   // Of the batch whose pull has finished,
+  BatchRows next_;                                  // and of the one whose pull has started.
+  std::vector<EvictedRows> evicted_;                // [shares]: by the present step.
+  std::vector<std::vector<uint32_t>> slots_;        // [shares]: of the present batch's rows.
+  std::vector<std::vector<uint32_t>> beside_;       // [shares]: slots of those beside the cache,
+  std::vector<std::vector<RowName>> beside_names_;  // their names,
+  std::vector<std::vector<char>> beside_records_;   // and they themselves, after the step.
   Outgoing outgoing_;
   std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
   PsPull pull_;

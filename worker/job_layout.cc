@@ -31,6 +31,20 @@ std::vector<uint64_t> JobLayout::FeatureRows() const {
   return rows;
 }
 
+namespace {
+
+// Ids that a sample can have of a feature; 0: any number.
+uint32_t IdsMax(const v1::DataConfig& data, const v1::FeatureConfig& feature) {
+  if (data.has_dlrm_npy()) return feature.bag_size();
+  if (data.has_criteo()) return 1;
+  for (const v1::DelimitedColumn& column : data.text().columns()) {
+    if (column.name() == ColumnNameOf(feature)) return column.categorical().separator().empty() ? 1 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
 JobLayout MakeJobLayout(const v1::Job& job) {
   JobLayout layout;
   for (const v1::TableConfig& table : job.tables()) {
@@ -50,7 +64,8 @@ JobLayout MakeJobLayout(const v1::Job& job) {
          .table = table,
          .dim = layout.tables[table].dim,
          .column = layout.sparse_columns,
-         .pooling = config.pooling() == v1::FeatureConfig::MEAN ? Pooling::kMean : Pooling::kSum});
+         .pooling = config.pooling() == v1::FeatureConfig::MEAN ? Pooling::kMean : Pooling::kSum,
+         .ids_max = IdsMax(job.data(), config)});
     layout.sparse_columns += layout.features.back().dim;
   }
   layout.dense_columns = DenseColumnCount(job.data());

@@ -31,6 +31,7 @@ struct JobLayout {
     uint32_t dim = 0;
     uint32_t column = 0;  // Where its pooled vector begins in a sample's row of pooled vectors.
     Pooling pooling = Pooling::kSum;
+    uint32_t ids_max = 0;  // Of a sample; 0: any number.
   };
 
   std::vector<Table> tables;

@@ -199,13 +199,14 @@ class Training {
     Prefetcher prefetcher(std::move(reader_), &layout_, &*client_,
                           /*part_early=*/train.prefetch() && !train.has_hot_rows());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
+    ASSIGN_OR_RETURN(std::unique_ptr<StepRows> rows, MakeRows());
     TrainLoop loop({.config = &train,
                     .prefetcher = &prefetcher,
                     .trainer = trainer_.get(),
                     .collective = collective_.get(),
                     .metrics = &metrics_,
                     .steps_end = steps_end_},
-                   MakeRows());
+                   std::move(rows));
     uint64_t steps_total = 0;
     const uint64_t first_step = cursor_.step;
     absl::Time resumed = absl::Now();  // Of the clock of training, which stands still during evaluation.
@@ -395,9 +396,9 @@ class Training {
   std::unique_ptr<BatchTrainer> trainer_;
   std::vector<HotRowShare> shares_;
   std::unique_ptr<HotRowStore> hot_rows_;  // Null: the servers hold all rows.
-  std::optional<Checkpoint> checkpoint_;  // That was resumed.
-  std::unique_ptr<BatchReader> reader_;   // Of the training rows; null if none are left, or once training has it.
-  std::unique_ptr<Evaluator> evaluator_;  // Null without a test set.
+  std::optional<Checkpoint> checkpoint_;   // That was resumed.
+  std::unique_ptr<BatchReader> reader_;    // Of the training rows; null if none are left, or once training has it.
+  std::unique_ptr<Evaluator> evaluator_;   // Null without a test set.
   std::unique_ptr<CheckpointPlace> checkpoint_place_;  // Of rank 0, if a checkpoint is to be written.
   std::unique_ptr<Collective> collective_;
 
