@@ -50,7 +50,7 @@ class GradientBytes {
 };
 
 // The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
-// (embedding/apply.h; others are looked at once they are floats); part, samples and factor sensible.
+// (embedding/optimizer.h; others are looked at once they are floats); part, samples and factor sensible.
 absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const GradientBytes& gradients);
 
 // The bytes that a pull's answer takes when encoded.
