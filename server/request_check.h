@@ -55,7 +55,7 @@ class PushBytes {
 };
 
 // The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
-// (embedding/apply.h; others are looked at once they are floats); a whole record for each, all floats finite; part,
+// (embedding/optimizer.h; others are looked at once they are floats); a whole record for each, all floats finite; part,
 // samples and factor sensible; in a write-back nothing but records to keep.
 absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes);
 

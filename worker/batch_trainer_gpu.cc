@@ -87,8 +87,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       stream_.Synchronize();
     }
     optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
-    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, DeviceBatch::GroupsByDim(*parts_.layout),
-                                                          rows_max_, stream_));
+    ASSIGN_OR_RETURN(DeviceBatch batch,
+                     DeviceBatch::Make(parts_.layout, DeviceBatch::GroupsByDim(*parts_.layout), rows_max_, stream_));
     batch_.emplace(std::move(batch));
     const size_t rows = static_cast<size_t>(rows_max_);
     RETURN_IF_ERROR(MakeOne(&loss_scale_, "the loss scale"));

@@ -25,8 +25,8 @@ class DeviceBatch {
   // Rows of a group that lie in GPU memory already: in slots of an array of records.
   struct Placed {
     DeviceRecords records;
-    uint32_t slots_end = 0;             // All slots are below it.
-    std::span<const uint32_t> slots;    // [unique]: of the rows of the group's tables, one table after the other.
+    uint32_t slots_end = 0;           // All slots are below it.
+    std::span<const uint32_t> slots;  // [unique]: of the rows of the group's tables, one table after the other.
   };
 
   // The features of one dimension, whose tables' rows lie in one array: those of tables[i] from row base[i] on.
@@ -90,8 +90,7 @@ class DeviceBatch {
   absl::StatusOr<Group> MakeGroup(const std::vector<uint32_t>& tables, const Stream& stream) const;
   // placed: null, or where the group's rows are.
   absl::Status MakeRoom(const PreparedBatch& prepared, const Placed* placed, Group* group);
-  void LoadGroup(const PreparedBatch& prepared, int64_t rows, const Placed* placed, Group* group,
-                 const Stream& stream);
+  void LoadGroup(const PreparedBatch& prepared, int64_t rows, const Placed* placed, Group* group, const Stream& stream);
 
   const JobLayout* layout_;
   int64_t rows_max_;

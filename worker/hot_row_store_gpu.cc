@@ -205,7 +205,8 @@ class Store final : public HotRowStoreGpu {
   }
 
   absl::StatusOr<Share> MakeShare(const HotRowShare& share) {
-    Share made{.layout = parts_.tables[share.tables[0]].Layout(), .batch_rows = static_cast<uint32_t>(BatchRows(share))};
+    Share made{.layout = parts_.tables[share.tables[0]].Layout(),
+               .batch_rows = static_cast<uint32_t>(BatchRows(share))};
     const size_t n = made.batch_rows;
     const RowCacheOptions options{
         .layout = made.layout, .bytes = share.bytes, .batch_rows = made.batch_rows, .staging_rows = made.batch_rows};

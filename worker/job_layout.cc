@@ -37,7 +37,7 @@ namespace {
 uint32_t IdsMax(const v1::DataConfig& data, const v1::FeatureConfig& feature) {
   if (data.has_dlrm_npy()) return feature.bag_size();
   if (data.has_criteo()) return 1;
-  for (const v1::DelimitedColumn& column : data.text().columns()) {
+  for (const v1::Column& column : data.text().columns()) {
     if (column.name() == ColumnNameOf(feature)) return column.categorical().separator().empty() ? 1 : 0;
   }
   return 0;
@@ -59,13 +59,12 @@ JobLayout MakeJobLayout(const v1::Job& job) {
     while (table < layout.tables.size() && layout.tables[table].name != TableNameOf(config)) ++table;
     CHECK_LT(table, layout.tables.size()) << config.name();
     layout.tables[table].features.push_back(static_cast<uint32_t>(layout.features.size()));
-    layout.features.push_back(
-        {.name = config.name(),
-         .table = table,
-         .dim = layout.tables[table].dim,
-         .column = layout.sparse_columns,
-         .pooling = config.pooling() == v1::FeatureConfig::MEAN ? Pooling::kMean : Pooling::kSum,
-         .ids_max = IdsMax(job.data(), config)});
+    layout.features.push_back({.name = config.name(),
+                               .table = table,
+                               .dim = layout.tables[table].dim,
+                               .column = layout.sparse_columns,
+                               .pooling = config.pooling() == v1::FeatureConfig::MEAN ? Pooling::kMean : Pooling::kSum,
+                               .ids_max = IdsMax(job.data(), config)});
     layout.sparse_columns += layout.features.back().dim;
   }
   layout.dense_columns = DenseColumnCount(job.data());

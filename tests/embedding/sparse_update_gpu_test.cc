@@ -10,15 +10,13 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/cuda/device_buffer.h"
 #include "base/cuda/graph.h"
 #include "base/random.h"
-#include "embedding/row_type.h"
 #include "embedding/sparse_update.h"
 #include "tests/support/gpu.h"
+#include "tests/support/sparse_batch.h"
 
 namespace sparrow {
 namespace {
@@ -53,214 +51,11 @@ SparseOptimizer Optimizer(Kind kind) {
           .decay = 0.93};
 }
 
-struct Shape {
-  uint32_t features = 2;
-  uint32_t samples = 0;
-  uint32_t slots = 0;
-  uint32_t dim = 0;
-  uint32_t stride = 0;
-  std::vector<uint32_t> columns = {};
-  bool weighted = false;
-  bool mean = false;  // Of every other feature.
-  ElementType type = ElementType::kFloat32;
-  uint32_t lookups_min = 0;  // A bag; lengths are 0 and powers of two, so that a mean's factor is exact.
-  uint32_t lookups_max = 4;
-  uint32_t used = 0xffffffff;  // Samples behind these have empty bags.
-  bool exact = true;           // Gradients are small multiples of 1/64, so that every sum is exact in any order.
-};
-
-// One batch: features, gradients, the same row in several of them.
-struct Case {
-  Shape shape;
-  std::vector<std::vector<uint32_t>> offsets, index;  // By feature.
-  std::vector<std::vector<float>> weights;
-  std::vector<float> gradients;  // That the shape's type holds.
-
-  Pooling PoolingOf(uint32_t f) const { return shape.mean && f % 2 == 0 ? Pooling::kMean : Pooling::kSum; }
-  std::vector<Bags> CpuBags() const {
-    std::vector<Bags> bags;
-    for (uint32_t f = 0; f < shape.features; ++f) {
-      bags.push_back({offsets[f], index[f], weights[f], PoolingOf(f)});
-    }
-    return bags;
-  }
-};
-
-uint16_t To16Bits(ElementType type, float value) {
-  uint64_t saturated = 0;
-  return type == ElementType::kBfloat16 ? ToBfloat16(value, &saturated) : ToFloat16(value, &saturated);
-}
-
-float Rounded(ElementType type, float value) {
-  if (type == ElementType::kFloat32) return value;
-  const uint16_t bits = To16Bits(type, value);
-  return type == ElementType::kBfloat16 ? FromBfloat16(bits) : FromFloat16(bits);
-}
-
-Case MakeCase(const Shape& shape, uint64_t seed) {
-  Case c{.shape = shape, .offsets = {}, .index = {}, .weights = {}, .gradients = {}};
-  uint64_t n = 0;
-  for (uint32_t f = 0; f < shape.features; ++f) {
-    std::vector<uint32_t> offsets = {0}, index;
-    std::vector<float> weights;
-    for (uint32_t i = 0; i < shape.samples; ++i) {
-      const uint64_t draw = RandomBits(seed, n++) % 4;
-      uint32_t length = std::clamp(draw == 0 ? 0u : 1u << (draw - 1), shape.lookups_min, shape.lookups_max);
-      if (i >= shape.used) length = 0;
-      const float weight = RandomBits(seed, n++) % 2 == 0 ? 0.5f : 2.0f;
-      for (uint32_t k = 0; k < length; ++k) {
-        const double u = RandomUniform(seed, n++);
-        index.push_back(static_cast<uint32_t>(u * u * shape.slots));
-        if (shape.weighted) weights.push_back(weight);
-      }
-      offsets.push_back(static_cast<uint32_t>(index.size()));
-    }
-    c.offsets.push_back(std::move(offsets));
-    c.index.push_back(std::move(index));
-    c.weights.push_back(std::move(weights));
-  }
-  c.gradients.resize(uint64_t{shape.samples} * shape.stride);
-  for (size_t i = 0; i < c.gradients.size(); ++i) {
-    const uint64_t bits = RandomBits(seed + 1, i);
-    const float sign = bits % 2 == 0 ? 1.0f : -1.0f;
-    const float magnitude = shape.exact ? static_cast<float>(1 + (bits >> 8) % 16) / 64
-                                        : static_cast<float>(0.01 + RandomUniform(seed + 1, i));
-    c.gradients[i] = Rounded(shape.type, sign * magnitude);
-  }
-  return c;
-}
-
-// Records with random weights of either sign, positive state, and metadata of which some stand at their largest.
-std::vector<char> MakeRecords(const TableSpec& spec, uint32_t slots, uint64_t seed) {
-  const RowLayout layout = spec.Layout();
-  std::vector<char> records(slots * layout.slot_bytes(), 0x5a);
-  for (uint64_t slot = 0; slot < slots; ++slot) {
-    char* record = records.data() + slot * layout.slot_bytes();
-    for (uint32_t i = 0; i < spec.dim; ++i) {
-      const uint64_t bits = RandomBits(seed, slot * 4096 + i);
-      layout.Weights(record)[i] = (bits % 2 == 0 ? 1 : -1) * static_cast<float>(0.05 + (bits >> 40) * 0x1p-24);
-    }
-    for (uint32_t i = 0; i < layout.state_floats(); ++i) {
-      layout.State(record)[i] = static_cast<float>(0.1 + RandomUniform(seed + 1, slot * 8193 + i));
-    }
-    const uint64_t bits = RandomBits(seed + 2, slot);
-    layout.SetMetadata({.updates = bits % 7 == 0 ? 0xffffffffu : static_cast<uint32_t>(bits % 1000),
-                        .frequency = bits % 5 == 0 ? 0xffffffffu : static_cast<uint32_t>(bits >> 40),
-                        .last_step = bits},
-                       record);
-  }
-  return records;
-}
-
-// A batch in GPU memory, in buffers for `lookups` look-ups, that another one of the shape can be put into.
-class OnDevice {
- public:
-  OnDevice(const Case& c, uint32_t lookups, const Stream& stream)
-      : shape_(c.shape),
-        size_{lookups, c.shape.slots, c.shape.dim},
-        offsets_(Upload(std::vector<uint32_t>(size_t{c.shape.features} * c.shape.samples + 1), stream)),
-        index_(Upload(std::vector<uint32_t>(lookups), stream)),
-        weights_(Upload(std::vector<float>(c.shape.weighted ? lookups : 0), stream)),
-        means_(Upload(Means(c), stream)),
-        gradients_(Upload(Encoded(c), stream)),
-        columns_(Upload(c.shape.columns, stream)),
-        bad_rows_(Upload(std::vector<uint64_t>{0}, stream)),
-        workspace_(Upload(std::vector<char>(SparseUpdateWorkspaceBytes(size_), '\xff'), stream)) {
-    Put(c, stream);
-  }
-
-  void Put(const Case& c, const Stream& stream) {
-    std::vector<uint32_t> offsets = {0}, index;
-    std::vector<float> weights;
-    for (uint32_t f = 0; f < shape_.features; ++f) {
-      for (uint32_t i = 0; i < shape_.samples; ++i) {
-        offsets.push_back(static_cast<uint32_t>(index.size()) + c.offsets[f][i + 1]);
-      }
-      index.insert(index.end(), c.index[f].begin(), c.index[f].end());
-      weights.insert(weights.end(), c.weights[f].begin(), c.weights[f].end());
-    }
-    CHECK_LE(index.size(), size_.lookups);
-    index.resize(size_.lookups, 0x7fffffff);
-    if (shape_.weighted) weights.resize(size_.lookups, std::numeric_limits<float>::quiet_NaN());
-    const std::vector<char> gradients = Encoded(c);
-    offsets_.CopyFrom(offsets, stream);
-    index_.CopyFrom(index, stream);
-    weights_.CopyFrom(weights, stream);
-    gradients_.CopyFrom(gradients, stream);
-    stream.Synchronize();
-  }
-
-  DeviceBags bags() const {
-    return {.offsets = offsets_.data(),
-            .index = index_.data(),
-            .weights = shape_.weighted ? weights_.data() : nullptr,
-            .mean = shape_.mean ? means_.data() : nullptr,
-            .features = shape_.features,
-            .samples = shape_.samples};
-  }
-  DevicePooled gradients() { return Pooled(gradients_.data(), shape_.type); }
-  DevicePooled Pooled(void* values, ElementType type) const {
-    const bool fours =
-        std::all_of(shape_.columns.begin(), shape_.columns.end(), [](uint32_t column) { return column % 4 == 0; });
-    return {values, type, columns_.data(), shape_.stride, fours};
-  }
-
-  void Group(const Stream& stream) { GroupLookupsGpu(bags(), size_, workspace(), stream); }
-  void Update(const TableSpec& spec, const SparseStep* step, char* records, const Stream& stream) {
-    SparseUpdateGpu(bags(), size_, gradients(), spec.optimizer, step, {records, spec.Layout()}, bad_rows_.data(),
-                    workspace(), stream);
-  }
-  void Sum(float* sums, const Stream& stream) {
-    SumGradientsGpu(bags(), size_, gradients(), sums, bad_rows_.data(), workspace(), stream);
-  }
-  uint64_t BadRows(const Stream& stream) const { return Download(bad_rows_, stream)[0]; }
-
- private:
-  static std::vector<uint8_t> Means(const Case& c) {
-    std::vector<uint8_t> means;
-    for (uint32_t f = 0; f < c.shape.features; ++f) means.push_back(c.PoolingOf(f) == Pooling::kMean ? 1 : 0);
-    return means;
-  }
-  static std::vector<char> Encoded(const Case& c) {
-    std::vector<char> bytes(c.gradients.size() * ElementBytes(c.shape.type));
-    if (c.shape.type == ElementType::kFloat32) {
-      std::copy_n(reinterpret_cast<const char*>(c.gradients.data()), bytes.size(), bytes.data());
-      return bytes;
-    }
-    for (size_t i = 0; i < c.gradients.size(); ++i) {
-      const uint16_t bits = To16Bits(c.shape.type, c.gradients[i]);
-      std::memcpy(bytes.data() + 2 * i, &bits, 2);
-    }
-    return bytes;
-  }
-  DeviceWorkspace workspace() { return {workspace_.data(), workspace_.size()}; }
-
-  const Shape shape_;
-  const SparseUpdateSize size_;
-  DeviceBuffer<uint32_t> offsets_, index_;
-  DeviceBuffer<float> weights_;
-  DeviceBuffer<uint8_t> means_;
-  DeviceBuffer<char> gradients_;
-  DeviceBuffer<uint32_t> columns_;
-  DeviceBuffer<uint64_t> bad_rows_;
-  DeviceBuffer<char> workspace_;
-};
-
-uint32_t LookupsOf(const Case& c) {
-  size_t lookups = 0;
-  for (const std::vector<uint32_t>& index : c.index) lookups += index.size();
-  return static_cast<uint32_t>(lookups);
-}
-
-SparseStep StepOf(const ApplyOptions& options) {
-  return {options.gradient_scale, options.learning_rate_factor, options.step};
-}
-
 // The records after the CUDA half. `spare` look-ups more than there are is what the call is told to expect.
-std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOptions& options,
+std::vector<char> RunGpu(const SparseBatch& c, const TableSpec& spec, const ApplyOptions& options,
                          const std::vector<char>& records, uint32_t spare = 0, uint64_t* refused_rows = nullptr) {
   const Stream stream;
-  OnDevice batch(c, LookupsOf(c) + spare, stream);
+  BatchOnDevice batch(c, LookupsOf(c) + spare, stream);
   const auto step = Upload(std::vector<SparseStep>{StepOf(options)}, stream);
   auto d_records = Upload(records, stream);
   batch.Group(stream);
@@ -269,9 +64,9 @@ std::vector<char> RunGpu(const Case& c, const TableSpec& spec, const ApplyOption
   return Download(d_records, stream);
 }
 
-std::vector<float> SumsOfGpu(const Case& c, uint64_t* not_finite_rows) {
+std::vector<float> SumsOfGpu(const SparseBatch& c, uint64_t* not_finite_rows) {
   const Stream stream;
-  OnDevice batch(c, LookupsOf(c) + 5, stream);
+  BatchOnDevice batch(c, LookupsOf(c) + 5, stream);
   auto sums = Upload(std::vector<float>(size_t{c.shape.slots} * c.shape.dim, -77.0f), stream);
   batch.Group(stream);
   batch.Sum(sums.data(), stream);
@@ -303,14 +98,14 @@ void ExpectSameRecords(const std::vector<char>& actual, const std::vector<char>&
   }
 }
 
-void ExpectTwins(const Shape& shape, Kind kind, uint64_t seed, uint32_t spare = 0) {
+void ExpectTwins(const BatchShape& shape, Kind kind, uint64_t seed, uint32_t spare = 0) {
   SCOPED_TRACE(testing::Message() << "optimizer " << static_cast<int>(kind) << ", samples " << shape.samples << ", dim "
                                   << shape.dim << ", weighted " << shape.weighted << ", mean " << shape.mean
                                   << ", stride " << shape.stride << ", type " << static_cast<int>(shape.type)
                                   << ", seed " << seed);
   const TableSpec spec{.name = "t", .dim = shape.dim, .optimizer = Optimizer(kind), .initializer = {}};
   const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.6, .step = 0x123456789abcdef0u};
-  const Case c = MakeCase(shape, seed);
+  const SparseBatch c = MakeBatch(shape, seed);
   for (const Bags& bags : c.CpuBags()) ASSERT_TRUE(CheckBags(bags, shape.slots).ok());
   const std::vector<char> before = MakeRecords(spec, shape.slots, seed + 3);
   std::vector<char> expected = before;
@@ -328,7 +123,7 @@ class SparseUpdateGpuTest : public OnGpu<> {};
 constexpr ElementType kTypes[] = {ElementType::kFloat32, ElementType::kBfloat16, ElementType::kFloat16};
 
 // Columns at multiples of 4, or not; features whose columns are not in order. The three types take turns.
-Shape ShapeOf(uint32_t samples, uint32_t dim, bool weighted, bool mean, bool aligned = true) {
+BatchShape ShapeOf(uint32_t samples, uint32_t dim, bool weighted, bool mean, bool aligned = true) {
   const uint32_t first = aligned ? (dim + 3) / 4 * 4 : dim + 1;
   return {.samples = samples,
           .slots = 1 + samples / 2,
@@ -356,7 +151,7 @@ TEST_F(SparseUpdateGpuTest, EveryPoolingEqualsTheCpuHalf) {
     for (const bool mean : {false, true}) {
       for (const bool aligned : {false, true}) {
         for (const ElementType type : kTypes) {
-          Shape shape = ShapeOf(257, 12, weighted, mean, aligned);
+          BatchShape shape = ShapeOf(257, 12, weighted, mean, aligned);
           shape.type = type;
           ExpectTwins(shape, Kind::kRowwiseAdam, 11);
           shape = ShapeOf(1000, 32, weighted, mean, aligned);
@@ -383,7 +178,7 @@ TEST_F(SparseUpdateGpuTest, ALargeBatchEqualsTheCpuHalf) {
     ExpectTwins(ShapeOf(70001, 7, true, true), kind, 22);
   }
   for (const ElementType type : kTypes) {
-    Shape shape = ShapeOf(70001, 128, false, false);
+    BatchShape shape = ShapeOf(70001, 128, false, false);
     shape.type = type;
     ExpectTwins(shape, Kind::kRowwiseAdagrad, 23);
   }
@@ -394,7 +189,7 @@ TEST_F(SparseUpdateGpuTest, HeavyRowsEqualTheCpuHalf) {
   for (const Kind kind : kKinds) {
     for (const uint32_t slots : {1u, 2u, 3u, 7u, 40u, 100u}) {
       for (const uint32_t samples : {64u, 65u, 129u, 2000u}) {
-        Shape shape = ShapeOf(samples, slots % 2 == 0 ? 8 : 33, false, false);
+        BatchShape shape = ShapeOf(samples, slots % 2 == 0 ? 8 : 33, false, false);
         shape.slots = slots;
         ExpectTwins(shape, kind, samples + slots);
       }
@@ -402,7 +197,7 @@ TEST_F(SparseUpdateGpuTest, HeavyRowsEqualTheCpuHalf) {
   }
   for (const Kind kind : {Kind::kSgd, Kind::kFtrl, Kind::kRowwiseAdam}) {
     for (const uint32_t dim : {3u, 128u}) {
-      Shape shape = ShapeOf(70001, dim, true, false);
+      BatchShape shape = ShapeOf(70001, dim, true, false);
       shape.features = 1;
       shape.columns.resize(1);
       shape.slots = 1;
@@ -415,7 +210,7 @@ TEST_F(SparseUpdateGpuTest, HeavyRowsEqualTheCpuHalf) {
 // The order of a light row's sum is the CPU's, so even sums that are not exact agree; a heavy row's differ by rounding.
 TEST_F(SparseUpdateGpuTest, SumsThatAreNotExactAgreeBitForBitUpTo64LookUps) {
   for (const Kind kind : kKinds) {
-    Shape shape = ShapeOf(2000, 20, true, true);
+    BatchShape shape = ShapeOf(2000, 20, true, true);
     shape.slots = 40000;  // So that the most frequent row has about 35.
     shape.exact = false;
     ExpectTwins(shape, kind, 41);
@@ -423,18 +218,18 @@ TEST_F(SparseUpdateGpuTest, SumsThatAreNotExactAgreeBitForBitUpTo64LookUps) {
 }
 
 TEST_F(SparseUpdateGpuTest, AHeavySumThatIsNotExactIsWithinTolerance) {
-  Shape shape = ShapeOf(70001, 8, false, false);
+  BatchShape shape = ShapeOf(70001, 8, false, false);
   shape.slots = 3;
   shape.exact = false;
   shape.type = ElementType::kFloat32;
-  const Case c = MakeCase(shape, 51);
+  const SparseBatch c = MakeBatch(shape, 51);
   TableSpec spec{.name = "t", .dim = 8, .optimizer = Optimizer(Kind::kSgd), .initializer = {}};
   spec.optimizer.learning_rate = 1;
   spec.optimizer.weight_decay = 0;
   const std::vector<char> zero(3 * spec.Layout().slot_bytes());
   std::vector<char> expected = zero, magnitudes = zero;
   SparseUpdateCpu(spec, c.CpuBags(), shape.columns, c.gradients, shape.stride, {}, expected);
-  Case absolute = c;
+  SparseBatch absolute = c;
   for (float& g : absolute.gradients) g = std::abs(g);
   SparseUpdateCpu(spec, c.CpuBags(), shape.columns, absolute.gradients, shape.stride, {}, magnitudes);
   const std::vector<char> actual = RunGpu(c, spec, {}, zero);
@@ -459,13 +254,13 @@ TEST_F(SparseUpdateGpuTest, LookUpsBehindTheLastBagArePassedOver) {
 TEST_F(SparseUpdateGpuTest, ARowsBitsDependOnItsOwnLookUpsAlone) {
   const TableSpec spec{.name = "t", .dim = 16, .optimizer = Optimizer(Kind::kRowwiseAdagrad), .initializer = {}};
   const uint64_t slot_bytes = spec.Layout().slot_bytes();
-  Shape shape = ShapeOf(1000, 16, false, false);
+  BatchShape shape = ShapeOf(1000, 16, false, false);
   shape.slots = 5;
   shape.exact = false;
-  const Case c = MakeCase(shape, 71);
+  const SparseBatch c = MakeBatch(shape, 71);
   const std::vector<char> before = MakeRecords(spec, 50, 72);
   std::vector<char> moved = before;
-  Case other = c;
+  SparseBatch other = c;
   other.shape.slots = 50;
   const auto new_slot = [](uint32_t slot) { return 49 - 7 * slot; };
   for (std::vector<uint32_t>& index : other.index) {
@@ -484,7 +279,7 @@ TEST_F(SparseUpdateGpuTest, ARowsBitsDependOnItsOwnLookUpsAlone) {
 }
 
 // Some gradients of a case become useless, or too large once they are scaled.
-void Spoil(Case* c, uint64_t seed) {
+void Spoil(SparseBatch* c, uint64_t seed) {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> bad = {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 1.6e15f};
   const size_t kinds = c->shape.type == ElementType::kFloat16 ? 3 : 4;
@@ -499,12 +294,12 @@ TEST_F(SparseUpdateGpuTest, RowsWhoseSumIsNotFiniteOrTooLargeAreLeftAndCounted) 
   for (const Kind kind : kKinds) {
     for (const uint32_t dim : {3u, 16u, 20u, 128u, 260u, 1028u}) {
       for (const uint32_t slots : {3u, 400u}) {
-        Shape shape = ShapeOf(300, dim, false, false);
+        BatchShape shape = ShapeOf(300, dim, false, false);
         shape.slots = slots;
         shape.lookups_min = 1;
         SCOPED_TRACE(testing::Message() << "optimizer " << static_cast<int>(kind) << ", dim " << dim << ", slots "
                                         << slots << ", type " << static_cast<int>(shape.type));
-        Case c = MakeCase(shape, 81);
+        SparseBatch c = MakeBatch(shape, 81);
         Spoil(&c, 82);
         const TableSpec spec{.name = "t", .dim = dim, .optimizer = Optimizer(kind), .initializer = {}};
         const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.6, .step = 5};
@@ -526,9 +321,9 @@ TEST_F(SparseUpdateGpuTest, SumsAloneEqualTheCpuHalfAndAre0WhereNoLookUpReads) {
     for (const uint32_t samples : {0u, 1u, 31u, 32u, 33u, 257u, 2000u}) {
       if (dim > 1000 && samples > 300) continue;
       for (const bool few_slots : {false, true}) {
-        Shape shape = ShapeOf(samples, dim, samples % 2 == 1, dim % 2 == 1, /*aligned=*/samples != 33);
+        BatchShape shape = ShapeOf(samples, dim, samples % 2 == 1, dim % 2 == 1, /*aligned=*/samples != 33);
         shape.slots = few_slots ? 3 : 1 + samples / 2;
-        Case c = MakeCase(shape, samples + dim);
+        SparseBatch c = MakeBatch(shape, samples + dim);
         c.shape.slots += 100;  // That are not read, between those that are and behind them.
         for (std::vector<uint32_t>& index : c.index) {
           for (uint32_t& slot : index) slot += slot > 0 ? 70 : 0;
@@ -557,11 +352,11 @@ TEST_F(SparseUpdateGpuTest, SumsAloneEqualTheCpuHalfAndAre0WhereNoLookUpReads) {
 TEST_F(SparseUpdateGpuTest, SumsAloneHaveTheBitsThatAnUpdateSums) {
   for (const ElementType type : kTypes) {
     for (const uint32_t slots : {2u, 500u}) {
-      Shape shape = ShapeOf(2000, 128, true, true);
+      BatchShape shape = ShapeOf(2000, 128, true, true);
       shape.type = type;
       shape.slots = slots;
       shape.exact = false;
-      const Case c = MakeCase(shape, 101);
+      const SparseBatch c = MakeBatch(shape, 101);
       TableSpec spec{.name = "t", .dim = shape.dim, .optimizer = Optimizer(Kind::kSgd), .initializer = {}};
       spec.optimizer.learning_rate = 1;
       spec.optimizer.weight_decay = 0;
@@ -581,7 +376,7 @@ TEST_F(SparseUpdateGpuTest, SumsAloneHaveTheBitsThatAnUpdateSums) {
 TEST_F(SparseUpdateGpuTest, OneGraphServesBatchesOfEverySize) {
   for (const ElementType type : kTypes) {
     SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type));
-    Shape shape = ShapeOf(300, 36, true, true);
+    BatchShape shape = ShapeOf(300, 36, true, true);
     shape.slots = 40;  // So that there are heavy rows in some batches.
     shape.type = type;
     const TableSpec spec{
@@ -590,7 +385,7 @@ TEST_F(SparseUpdateGpuTest, OneGraphServesBatchesOfEverySize) {
     std::vector<char> expected = MakeRecords(spec, shape.slots, 111);
 
     const Stream stream;
-    OnDevice batch(MakeCase(shape, 112), shape.features * shape.samples * shape.lookups_max, stream);
+    BatchOnDevice batch(MakeBatch(shape, 112), shape.features * shape.samples * shape.lookups_max, stream);
     auto step = Upload(std::vector<SparseStep>(1), stream);
     auto records = Upload(expected, stream);
     auto output = Upload(std::vector<float>(size_t{shape.samples} * shape.stride, -9.0f), stream);
@@ -604,7 +399,7 @@ TEST_F(SparseUpdateGpuTest, OneGraphServesBatchesOfEverySize) {
     for (const uint32_t used : {300u, 1u, 0u, 57u, 299u, 300u}) {
       SCOPED_TRACE(testing::Message() << used << " samples");
       shape.used = used;
-      const Case c = MakeCase(shape, ++seed);
+      const SparseBatch c = MakeBatch(shape, ++seed);
       const ApplyOptions options{.gradient_scale = 0.75, .learning_rate_factor = 0.1 * used, .step = seed};
       std::vector<float> rows, pooled(size_t{shape.samples} * shape.stride, -9.0f);
       for (uint32_t slot = 0; slot < shape.slots; ++slot) {

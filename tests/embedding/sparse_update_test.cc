@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace sparrow {
@@ -54,6 +56,35 @@ TEST(SparseUpdate, EqualRowsOfTwoFeaturesAreSummedAndUpdatedOnce) {
   EXPECT_EQ(layout.State(record(1))[0], 8);
   EXPECT_EQ(layout.Weights(record(1))[0], 1);
   EXPECT_EQ(layout.Metadata(record(1)).updates, 0u);
+}
+
+TEST(SparseUpdate, ARowWhoseSumIsNotFiniteOrTooLargeIsLeftAndCounted) {
+  const TableSpec spec{
+      .name = "t", .dim = 2, .optimizer = {.kind = SparseOptimizerKind::kSgd, .learning_rate = 1}, .initializer = {}};
+  const RowLayout layout = spec.Layout();
+  const float infinity = std::numeric_limits<float>::infinity();
+  // Five samples of one look-up each; row 4 is read by none, row 1 by two whose sum is not a number.
+  const std::vector<uint32_t> offsets = {0, 1, 2, 3, 4, 5}, index = {0, 1, 1, 2, 3};
+  const std::vector<Bags> features = {{.offsets = offsets, .index = index, .weights = {}}};
+  const std::vector<uint32_t> columns = {0};
+  const std::vector<float> gradients = {1, 2, infinity, 1, -infinity, 1, 1, 1.5e15f, 4, 0.9e15f};
+
+  std::vector<float> sums(10, -5);
+  EXPECT_EQ(SumGradientsCpu(features, columns, gradients, 2, 2, sums), 1u);
+  EXPECT_TRUE(std::isnan(sums[2]));
+  sums[2] = 7;
+  EXPECT_EQ(sums, (std::vector<float>{1, 2, 7, 2, 1, 1.5e15f, 4, 0.9e15f, 0, 0}));
+
+  std::vector<char> records(5 * layout.slot_bytes());
+  EXPECT_EQ(SparseUpdateCpu(spec, features, columns, gradients, 2, {.step = 9}, records), 2u);
+  const std::vector<float> weights = {-1, -2, 0, 0, 0, 0, -4, -0.9e15f, 0, 0};
+  const std::vector<uint32_t> updates = {1, 0, 0, 1, 0};
+  for (int slot = 0; slot < 5; ++slot) {
+    char* record = records.data() + slot * layout.slot_bytes();
+    EXPECT_EQ(layout.Weights(record)[0], weights[2 * slot]) << "row " << slot;
+    EXPECT_EQ(layout.Weights(record)[1], weights[2 * slot + 1]) << "row " << slot;
+    EXPECT_EQ(layout.Metadata(record).updates, updates[slot]) << "row " << slot;
+  }
 }
 
 }  // namespace
