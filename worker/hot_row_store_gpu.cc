@@ -175,8 +175,10 @@ class Store final : public HotRowStoreGpu {
 
  private:
   struct Share {
+    Share(const RowLayout& layout, uint32_t batch_rows) : layout(layout), batch_rows(batch_rows) {}
+
     RowLayout layout;
-    uint32_t batch_rows = 0;  // Of a batch, at most.
+    uint32_t batch_rows;  // Of a batch, at most.
     std::optional<RowCacheGpu> cache;
     std::optional<Mirror<RowName>> names;  // Each [batch_rows].
     std::optional<Mirror<uint32_t>> slots;
@@ -205,11 +207,10 @@ class Store final : public HotRowStoreGpu {
   }
 
   absl::StatusOr<Share> MakeShare(const HotRowShare& share) {
-    Share made{.layout = parts_.tables[share.tables[0]].Layout(),
-               .batch_rows = static_cast<uint32_t>(BatchRows(share))};
+    Share made(parts_.tables[share.tables[0]].Layout(), static_cast<uint32_t>(BatchRows(share)));
     const size_t n = made.batch_rows;
     const RowCacheOptions options{
-        .layout = made.layout, .bytes = share.bytes, .batch_rows = made.batch_rows, .staging_rows = made.batch_rows};
+        .layout = made.layout, .bytes = share.bytes, .staging_rows = made.batch_rows, .batch_rows = made.batch_rows};
     made.cache = RowCacheGpu::Make(options, *parts_.stream);
     if (!made.cache.has_value()) {
       const GpuMemory memory = GpuMemoryNow();

@@ -115,6 +115,47 @@ TEST_P(GpuJobs, EachDeviceGoesOnFromWhatTheOtherSaved) {
   }
 }
 
+TEST_P(GpuJobs, RowsHeldOnTheGpuChangeNoBitWhateverTheirNumber) {
+  const auto run = [&](const std::string& budget, const std::string& precision) {
+    std::vector<std::string> sets = {"train.steps_max=60", "train.precision=" + precision, "train.deterministic=true"};
+    if (!budget.empty()) sets.push_back("train.hot_rows.rows=" + budget);
+    TrainingRun done = Run("cuda:0", sets);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done;
+  };
+  for (const char* precision : {"FULL", "BFLOAT16"}) {
+    const TrainingRun none = run("0", precision);  // Every row comes and goes in every step.
+    for (const char* budget : {"300", "1000000"}) {
+      const TrainingRun some = run(budget, precision);
+      EXPECT_EQ(some.losses, none.losses) << precision << ", " << budget;
+      EXPECT_EQ(some.summary["eval_loss"], none.summary["eval_loss"]) << precision << ", " << budget;
+    }
+    // Rows that servers hold and update: the same sums, the same arithmetic, but for powers of Adam.
+    const TrainingRun servers = run("", precision);
+    ASSERT_EQ(servers.losses.size(), none.losses.size());
+    for (size_t i = 0; i < none.losses.size(); ++i) {
+      EXPECT_LT(Relative(none.losses[i], servers.losses[i]), 1e-5) << precision << ", step " << i;
+    }
+  }
+}
+
+TEST_P(GpuJobs, RowsHeldOnTheGpuAreInTheCheckpoint) {
+  const std::vector<std::string> exact = {"train.precision=FULL", "train.deterministic=true"};
+  const auto sets = [&](int steps, const char* budget) {
+    std::vector<std::string> all = exact;
+    all.push_back(absl::StrCat("train.steps_max=", steps));
+    all.push_back(absl::StrCat("train.hot_rows.rows=", budget));
+    return all;
+  };
+  const TrainingRun whole = Run("cuda:0", sets(20, "500"));
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  const TrainingRun begun = Run("cuda:0", sets(10, "1000000"));
+  ASSERT_EQ(begun.status, 0) << begun.err;
+  const TrainingRun ended = Run("cuda:0", sets(20, "0"), {"--resume", begun.summary["checkpoint"].get<std::string>()});
+  ASSERT_EQ(ended.status, 0) << ended.err;
+  EXPECT_EQ(ended.losses, std::vector<double>(whole.losses.begin() + 10, whole.losses.end()));
+}
+
 const std::vector<std::string> kGoldenSets = {"train.epochs=20", "checkpoint.at_end=true"};
 
 INSTANTIATE_TEST_SUITE_P(

@@ -44,9 +44,11 @@ TrainingRun Train(const TrainingRunOptions& options) {
   std::ifstream losses(out.File("losses.csv"));
   std::string line;
   std::getline(losses, line);  // step,loss
+  std::string first;           // Step; not 0 in a run that went on from a checkpoint.
   while (std::getline(losses, line)) {
     const std::vector<std::string> fields = absl::StrSplit(line, ',');
-    if (fields[0] != absl::StrCat(run.losses.size())) break;
+    if (run.losses.empty()) first = fields[0];
+    if (fields[0] != absl::StrCat(std::stoull(first) + run.losses.size())) break;
     run.losses.push_back(std::stod(fields[1]));
   }
   return run;

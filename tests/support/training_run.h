@@ -15,7 +15,7 @@ struct TrainingRun {
   int status = 0;
   std::string out;
   std::string err;
-  std::vector<double> losses;  // Of steps 0, 1, 2, ...; empty unless loss_every_steps is 1.
+  std::vector<double> losses;  // Of consecutive steps from the first on; one alone unless loss_every_steps is 1.
   nlohmann::json summary;      // null if none was written.
 };
 
