@@ -154,8 +154,9 @@ class Store final : public HotRowStoreGpu {
     const Stream& stream = *parts_.stream;
     const uint64_t slot_bytes = share.layout.slot_bytes();
     DirtyRows dirty;
-    for (;;) {  // Of at most batch_rows rows a turn.
-      share.cache->TakeDirty(first, n,
+    for (const uint64_t end = uint64_t{first} + n; first < end;) {
+      const uint32_t some = static_cast<uint32_t>(std::min<uint64_t>(end - first, share.batch_rows));
+      share.cache->TakeDirty(first, some,
                              {.names = share.evicted_names->device.data(),
                               .records = share.evicted_records->data(),
                               .rows_max = share.batch_rows,
@@ -169,8 +170,9 @@ class Store final : public HotRowStoreGpu {
       stream.Synchronize();
       dirty.names.insert(dirty.names.end(), share.evicted_names->host.data(), share.evicted_names->host.data() + taken);
       dirty.records.insert(dirty.records.end(), share.arrivals->data(), share.arrivals->data() + taken * slot_bytes);
-      if (taken < share.batch_rows) return dirty;
+      first += some;
     }
+    return dirty;
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -87,7 +88,11 @@ TEST_P(GpuJobs, Bfloat16TrainsAnEquallyGoodModel) {
   ASSERT_EQ(cpu.status, 0) << cpu.err;
   ASSERT_EQ(gpu.status, 0) << gpu.err;
   ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
-  EXPECT_LT(Relative(gpu.summary["train_loss"], cpu.summary["train_loss"]), 0.01);
+  // Before a model of a few thousand parameters has learnt its rows by heart.
+  const auto mean_of_100 = [](const TrainingRun& run) {
+    return std::accumulate(run.losses.begin(), run.losses.begin() + 100, 0.0) / 100;
+  };
+  EXPECT_LT(Relative(mean_of_100(gpu), mean_of_100(cpu)), 0.01);
   if (cpu.summary["eval_auc"].is_number()) {
     EXPECT_NEAR(gpu.summary["eval_auc"], cpu.summary["eval_auc"], 0.005);
   }
