@@ -102,7 +102,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"oneapi/dnnl", {"dense/.*\\.cc", "bench/dense/.*"}},
       {"omp.h", {"base/parallel\\.cc", "tests/.*"}},
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
-      {"cublas", {"dense/linear_product\\.cuh"}},
+      {"cublasLt.h", {"dense/linear_product\\.cuh", "dense/cublas_lt\\.cc"}},
       {"grpcpp/",
        {"base/rpc\\..*", "proto/row_message\\..*", "coordinator/.*", "server/(server|service)\\..*",
         "worker/(worker|grpc_transport)\\..*", "client/.*", "tests/.*", "bench/.*"}},

@@ -11,6 +11,7 @@
 #include "base/cuda/graph.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "dense/cublas_lt.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/model_gpu.h"
 #include "worker/batch_trainer.h"
@@ -326,6 +327,9 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
 absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
                                                                   const GpuTrainerOptions& options) {
   ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(job.train()));
+  if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("cuda:", options.gpu, ": cuBLASLt cannot be loaded: ", absence));
+  }
   UseGpu(options.gpu);
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
