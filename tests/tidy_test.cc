@@ -102,6 +102,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"oneapi/dnnl", {"dense/.*\\.cc", "bench/dense/.*"}},
       {"omp.h", {"base/parallel\\.cc", "tests/.*"}},
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
+      {"nccl", {"dense/device_collective_nccl\\.cc"}},
       {"cublas", {"dense/linear_product\\.cuh"}},
       {"grpcpp/",
        {"base/rpc\\..*", "proto/row_message\\..*", "coordinator/.*", "server/(server|service)\\..*",
