@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/random.h"
 
 namespace sparrow {
@@ -25,13 +27,17 @@ TEST(GradientBuckets, CoverTheVectorFromItsEndInWholeParameters) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       EXPECT_EQ(buckets[b].end, end) << "run " << run;
       EXPECT_LT(buckets[b].begin, buckets[b].end);
-      if (b + 1 < buckets.size()) EXPECT_GE(buckets[b].end - buckets[b].begin, floats_min);
+      if (b + 1 < buckets.size()) {
+        EXPECT_GE(buckets[b].end - buckets[b].begin, floats_min);
+      }
       EXPECT_TRUE(std::find(offsets.begin(), offsets.end(), buckets[b].begin) != offsets.end());
       int parameters_inside = 0;
       for (const int64_t offset : offsets) {
         const bool inside = offset >= buckets[b].begin && offset < buckets[b].end;
         parameters_inside += inside ? 1 : 0;
-        if (inside) EXPECT_EQ(BucketOf(buckets, offset), b);
+        if (inside) {
+          EXPECT_EQ(BucketOf(buckets, offset), b);
+        }
       }
       EXPECT_EQ(buckets[b].parameters, parameters_inside);
       counted += static_cast<size_t>(parameters_inside);

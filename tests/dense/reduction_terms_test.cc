@@ -63,9 +63,9 @@ TEST(ReductionTerms, MismatchesAreRefusedOnAllMembersWithBothValues) {
     uint64_t ReductionTerms::*field;
     const char* name;
   };
-  for (const Case& tested : {Case{&ReductionTerms::floats, "number of floats"},
-                             Case{&ReductionTerms::layout, "layout with fingerprint"},
-                             Case{&ReductionTerms::library, "NCCL version"}}) {
+  for (const Case& tested :
+       {Case{&ReductionTerms::floats, "number of floats"}, Case{&ReductionTerms::layout, "layout with fingerprint"},
+        Case{&ReductionTerms::library, "NCCL version"}}) {
     std::vector<ReductionTerms> terms = {TermsOf(0), TermsOf(1), TermsOf(2)};
     terms[1].*tested.field = 4999;
     for (const auto& plan : Agree(terms)) {
