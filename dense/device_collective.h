@@ -24,8 +24,8 @@ namespace sparrow {
 // ranks that are not heard of. Cancelled: `cancelled` said so. After an error what was queued is given up too, so that
 // streams with operations of the group can be waited for, their results being undefined.
 //
-// Destruction takes some seconds at most, whatever the others do. REQUIRES: graphs with recorded operations have been
-// destroyed before.
+// Destruction gives up what is under way and takes some seconds at most, whatever the others do. REQUIRES: graphs with
+// recorded operations have been destroyed before.
 class DeviceCollective {
  public:
   virtual ~DeviceCollective() = default;
@@ -40,6 +40,10 @@ class DeviceCollective {
 
   // Waits until `stream` has passed all that was queued, and watches the other members meanwhile.
   virtual absl::Status Wait(const Stream& stream, absl::Duration timeout) = 0;
+
+  // Ends what is under way, as an error does. To be called before memory is freed that a sum may still use: freeing
+  // waits for the GPU, which may be waiting for a member that has gone.
+  virtual void GiveUp() = 0;
 };
 
 // A group of one: sums are what they were. Waits are not interrupted.
@@ -54,7 +58,8 @@ struct NcclOptions {
   std::string name = "gradients";  // Of the group among those that meet through one store.
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration queue_timeout = absl::Minutes(10);  // Of AllReduceSum: how far apart members may be.
-  std::function<bool()> cancelled = nullptr;         // Asked while something is waited for, from the member's thread.
+  int ctas_max = 0;  // GPU multiprocessors that a sum may take from computation; 0: NCCL's choice.
+  std::function<bool()> cancelled = nullptr;  // Asked while something is waited for, from the member's thread.
 };
 // A group over NCCL, on the calling thread's current GPU. The store outlives it: a member that gives up says so there.
 // Unimplemented: no NCCL in this build. Unavailable as above, within connect_timeout.

@@ -83,6 +83,7 @@ class NcclCollective final : public DeviceCollective {
     RETURN_IF_ERROR(store_->Put(Key("here", options_.rank), ""));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (options_.ctas_max > 0) config.maxCTAs = options_.ctas_max;
     const ncclResult_t begun =
         ncclCommInitRankConfig(&comm_, static_cast<int>(options_.size), id, static_cast<int>(options_.rank), &config);
     return Settle("connecting", begun, deadline - absl::Now(), "here");
@@ -110,6 +111,12 @@ class NcclCollective final : public DeviceCollective {
     Pause pause;
     while (!passed_.Passed() && absl::Now() < drained) pause();
     return status;
+  }
+
+  void GiveUp() override {
+    if (!failure_.ok()) return;
+    failure_ = absl::UnavailableError(absl::StrCat("sums of ", Who(), " were given up"));
+    Abort();
   }
 
  private:

@@ -37,7 +37,10 @@ GradientReducer::GradientReducer(ModelGpu* model, DeviceCollective* collective, 
   model_->set_gradients_queued([this](const float* gradients, const Stream& used) { Queued(gradients, used); });
 }
 
-GradientReducer::~GradientReducer() { model_->set_gradients_queued(nullptr); }
+GradientReducer::~GradientReducer() {
+  model_->set_gradients_queued(nullptr);
+  if (under_way_) collective_->GiveUp();
+}
 
 void GradientReducer::Backward(const ModelGpu::Batch& batch) {
   side_ = nullptr;
@@ -93,6 +96,7 @@ absl::Status GradientReducer::QueueSums() {
 absl::Status GradientReducer::Start() {
   computed_.Record(main_);
   ++steps_;
+  under_way_ = true;
   if (!options_.record || steps_ == 1) {
     RETURN_IF_ERROR(QueueSums());
   } else {
@@ -110,6 +114,7 @@ absl::Status GradientReducer::Start() {
 
 absl::StatusOr<GradientReducer::Result> GradientReducer::Finish() {
   RETURN_IF_ERROR(collective_->Wait(sums_, options_.timeout));
+  under_way_ = false;
   main_.WaitFor(summed_);
   computed_.Synchronize();
   const double milliseconds = summed_.MillisecondsSince(computed_);

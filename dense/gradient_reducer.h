@@ -27,11 +27,12 @@
 
 namespace sparrow {
 
-// Not thread-safe. The model is told whom to tell of gradients (ModelGpu::set_gradients_queued) as long as this lives.
+// Not thread-safe. Destroyed with sums under way it gives up the collective. The model is told whom to tell of
+// gradients (ModelGpu::set_gradients_queued) as long as this lives.
 class GradientReducer {
  public:
   struct Options {
-    int64_t bucket_bytes = 1 << 20;              // At least, but for the last bucket.
+    int64_t bucket_bytes = 4 << 20;              // At least, but for the last bucket.
     bool record = true;                          // The sums as a graph; false: queued one by one in every step.
     absl::Duration timeout = absl::Minutes(10);  // Of a step's sums: how far apart workers may be.
   };
@@ -90,6 +91,7 @@ class GradientReducer {
   std::vector<std::unique_ptr<Progress>> progress_;  // [buckets]
 
   bool in_backward_ = false;
+  bool under_way_ = false;        // Started, not finished.
   const Stream* side_ = nullptr;  // Seen in this backward pass.
   Stream sums_;
   Event computed_;

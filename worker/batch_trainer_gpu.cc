@@ -265,11 +265,15 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     uint64_t generation = 0;
   };
 
+  // In the host's layout, since other workers may compute on CPUs.
   absl::Status ReduceThroughHost(Collective* collective, Sums* sums) {
-    const size_t n = static_cast<size_t>(model_->parameters()->layout().size());
+    const DeviceLayout& layout = model_->parameters()->layout();
+    const size_t n = parts_.model->weights().size();
+    spread_.resize(static_cast<size_t>(layout.size()));
     reduced_.resize(n + 3);
-    internal::CopyToHost(reduced_.data(), model_->parameters()->gradients(), n * sizeof(float), stream_);
+    internal::CopyToHost(spread_.data(), model_->parameters()->gradients(), spread_.size() * sizeof(float), stream_);
     stream_.Synchronize();
+    layout.Collect(spread_, std::span<float>(reduced_).first(n));
     // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
     reduced_[n] = static_cast<float>(sums->loss);
     reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
@@ -277,7 +281,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
     sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
     sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
-    internal::CopyToDevice(model_->parameters()->gradients(), reduced_.data(), n * sizeof(float), stream_);
+    layout.Spread(std::span<const float>(reduced_).first(n), spread_);
+    internal::CopyToDevice(model_->parameters()->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     return absl::OkStatus();
   }
@@ -370,6 +375,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
   Graphs forward_graphs_, backward_graphs_;
   std::vector<float> reduced_;  // [parameters + 3], as on the CPU
+  std::vector<float> spread_;   // [parameters], in the GPU's layout
 };
 
 }  // namespace

@@ -6,7 +6,9 @@
 // batch size of a GPU, and how gradients are summed: not at all, after backward, or in buckets during it. The bound is
 // the step without sums.
 //
-//   data_parallel_bench [--plan-file FILE] [--batch N]
+//   data_parallel_bench [--plan-file FILE] [--batch N] [--ctas N]
+//
+// --ctas: multiprocessors that NCCL may take (NcclOptions::ctas_max); the sums compete with backward for them.
 
 #include <google/protobuf/text_format.h>
 
@@ -197,8 +199,10 @@ class Rank {
 int Main(int argc, char** argv) {
   std::string plan_file;
   int64_t only = 0;
+  int ctas = 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--plan-file") == 0) plan_file = argv[i + 1];
+    if (std::strcmp(argv[i], "--ctas") == 0) ctas = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--batch") == 0) only = std::atoll(argv[i + 1]);
   }
   const int gpus = GpuCount();
@@ -206,7 +210,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%d GPUs here, %s; two are needed\n", gpus, GpuAbsence().c_str());
     return 77;
   }
-  std::printf("%d x %s, NCCL %llu\n\n", gpus, GpuName().c_str(), static_cast<unsigned long long>(NcclVersion()));
+  std::printf("%d x %s, NCCL %llu, at most %d CTAs (0: its choice)\n\n", gpus, GpuName().c_str(),
+              static_cast<unsigned long long>(NcclVersion()), ctas);
   std::printf(
       "| batch of a GPU | gradients | buckets | step us | exposed us | more than no sums | of no sums' speed | "
       "M samples/s |\n|---|---|---|---|---|---|---|---|\n");
@@ -216,8 +221,8 @@ int Main(int argc, char** argv) {
   for (int gpu = 0; gpu < gpus; ++gpu) {
     threads.emplace_back([&, gpu] {
       UseGpu(gpu);
-      auto member =
-          MakeNcclCollective({.rank = static_cast<uint32_t>(gpu), .size = static_cast<uint32_t>(gpus)}, &store);
+      auto member = MakeNcclCollective(
+          {.rank = static_cast<uint32_t>(gpu), .size = static_cast<uint32_t>(gpus), .ctas_max = ctas}, &store);
       CHECK(member.ok()) << std::string(member.status().message());
       for (const int64_t rows : {8192, 2048, 65536}) {
         if (only != 0 && only != rows) continue;

@@ -124,11 +124,14 @@ class CopyingCollective final : public DeviceCollective {
     stream.Synchronize();
     return absl::OkStatus();
   }
+  void GiveUp() override { given_up_ = true; }
   DeviceBuffer<float>* copy() { return &copy_; }
+  bool given_up() const { return given_up_; }
 
  private:
   const float* const gradients_;
   DeviceBuffer<float> copy_;
+  bool given_up_ = false;
 };
 
 class GradientReducerTest : public OnGpu<::testing::TestWithParam<Case>> {};
@@ -183,6 +186,23 @@ TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
   ASSERT_TRUE((*reducer)->Finish().ok());
   PutStepTotals(training.Loss(), kRows, expected.data() + expected.size() - kStepTotals);
   EXPECT_EQ(training.Gradients(), expected);
+}
+
+TEST_P(GradientReducerTest, SumsUnderWayAreGivenUpWhenItGoes) {
+  Training training(GetParam());
+  CopyingCollective collective(training.model()->parameters()->gradients(), training.floats(), training.stream());
+  for (const bool finished : {true, false}) {
+    auto reducer = GradientReducer::Make(training.model(), &collective, {}, training.stream());
+    ASSERT_TRUE(reducer.ok());
+    training.ForwardLoss(1);
+    (*reducer)->Backward(training.batch());
+    ASSERT_TRUE((*reducer)->Start().ok());
+    if (finished) {
+      ASSERT_TRUE((*reducer)->Finish().ok());
+    }
+    reducer->reset();
+    EXPECT_EQ(collective.given_up(), !finished);
+  }
 }
 
 // The gradients of both ranks' step after buckets during backward, or after one sum of all at the end.
