@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "base/cuda/graph.h"
 #include "dense/cast_gpu.h"
 #include "tests/dense/double_reference.h"
@@ -271,6 +273,45 @@ TEST_P(GradientReducerTest, BucketsDuringBackwardEqualOneSumAtTheEndBitForBit) {
       EXPECT_EQ(actual[1], expected[0]) << "buckets of " << bucket_bytes << " bytes, record " << record;
     }
   }
+}
+
+TEST(GradientReducerGroup, MemberThatStopsIsNoticedThoughSumsAreRecorded) {
+  if (GpuCount() < 2) GTEST_SKIP() << "FEWER THAN TWO GPUS HERE: two ranks were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  MapStore store;
+  absl::Notification over;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      UseGpu(static_cast<int>(rank));
+      Training training(kCases[0]);
+      auto member =
+          MakeNcclCollective({.rank = rank, .size = 2, .connect_timeout = kLong, .queue_timeout = kLong}, &store);
+      ASSERT_TRUE(member.ok()) << member.status();
+      auto reducer = GradientReducer::Make(training.model(), member->get(),
+                                           {.bucket_bytes = 4096, .timeout = absl::Seconds(2)}, training.stream());
+      ASSERT_TRUE(reducer.ok()) << reducer.status();
+      absl::Status status;
+      for (uint64_t step = 0; step < 20 && status.ok(); ++step) {
+        if (rank == 1 && step == 4) {
+          over.WaitForNotificationWithTimeout(kLong);
+          return;
+        }
+        training.ForwardLoss(step);
+        (*reducer)->Backward(training.batch());
+        status = (*reducer)->Start();
+        if (status.ok()) status = (*reducer)->Finish().status();
+        EXPECT_TRUE(status.ok() || step >= 4) << status;
+      }
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      const absl::Time start = absl::Now();
+      reducer->reset();
+      member->reset();
+      EXPECT_LT(absl::Now() - start, absl::Seconds(5)) << "the recorded sums kept NCCL from ending";
+      over.Notify();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GradientReducerTest, ::testing::ValuesIn(kCases),
