@@ -120,7 +120,7 @@ set(SPARROW_THREADED_TESTS
   base/bounded_queue base/metrics base/parallel base/rpc
   client/direct_transport client/embedded_cluster
   coordinator/control_plane coordinator/fuzz coordinator/link coordinator/stress
-  dense/collective
+  dense/collective dense/reduction_terms
   embedding/background_writer embedding/cold_store embedding/host_table embedding/key_filter embedding/model_checker embedding/page_pool
   embedding/row_ledger embedding/table_model embedding/table_stress embedding/tiered_table embedding/write_back
   server/call_memory server/checkpoint_files server/pull_ahead server/push_parts server/server server/service server/shard server/wire_rows

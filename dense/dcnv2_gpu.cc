@@ -49,6 +49,7 @@ class Dcnv2Gpu final : public ModelGpu {
         top_(std::move(top)),
         buffers_(std::move(buffers)) {}
 
+  void set_gradients_queued(GradientsQueued queued) override { streams_->set_gradients_queued(std::move(queued)); }
   DeviceMatrix sparse(int64_t rows) override { return SparseOf(&buffers_.x0, rows); }
   DeviceMatrix sparse_gradients(int64_t rows) override { return SparseOf(&buffers_.x_gradients, rows); }
 
@@ -121,11 +122,11 @@ class Dcnv2Gpu final : public ModelGpu {
       CrossCombineBackwardGpu(precision_, x_gradients, buffers_.x0.Rows(rows), layer.factor.Rows(rows),
                               factor_gradients, buffers_.x0_gradients.Rows(rows), /*first=*/l + 1 == cross_.size(),
                               stream);
-      products->BackwardWeights(factor_gradients, layer.projected.Rows(rows), parameters_->gradients(layer.w),
+      streams_->BackwardWeights(factor_gradients, layer.projected.Rows(rows), parameters_->gradients(layer.w),
                                 parameters_->gradients(layer.b), stream);
       products->BackwardInput(factor_gradients, parameters_->matrix(layer.w), /*relu_mask=*/nullptr, /*add=*/false,
                               projected_gradients, stream);
-      products->BackwardWeights(projected_gradients, x, parameters_->gradients(layer.v), /*b_gradients=*/nullptr,
+      streams_->BackwardWeights(projected_gradients, x, parameters_->gradients(layer.v), /*b_gradients=*/nullptr,
                                 stream);
       products->BackwardInput(projected_gradients, parameters_->matrix(layer.v), /*relu_mask=*/nullptr, /*add=*/true,
                               x_gradients, stream);

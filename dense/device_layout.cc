@@ -33,6 +33,12 @@ const DeviceTensor& DeviceLayout::at(absl::string_view name) const {
   return placed_[found->second].device;
 }
 
+std::vector<int64_t> DeviceLayout::Offsets() const {
+  std::vector<int64_t> offsets;
+  for (const Placed& placed : placed_) offsets.push_back(placed.device.offset);
+  return offsets;
+}
+
 void DeviceLayout::Spread(std::span<const float> host, std::span<float> device) const {
   CHECK_EQ(static_cast<int64_t>(host.size()), host_size_);
   CHECK_EQ(static_cast<int64_t>(device.size()), size_);

@@ -31,6 +31,7 @@ class DeviceLayout {
 
   int64_t size() const { return size_; }                                     // Elements of a flat vector on the GPU.
   const DeviceTensor& at(absl::string_view name) const;                      // REQUIRES: there is such a parameter.
+  std::vector<int64_t> Offsets() const;                                      // Of all parameters, ascending from 0.
   void Spread(std::span<const float> host, std::span<float> device) const;   // Writes all of `device`, gaps included.
   void Collect(std::span<const float> device, std::span<float> host) const;  // The inverse; passes over the gaps.
 

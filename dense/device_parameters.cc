@@ -3,6 +3,7 @@
 #include "base/cuda/allocate.h"
 #include "base/status_macros.h"
 #include "dense/cast_gpu.h"
+#include "dense/step_totals.h"
 
 namespace sparrow {
 
@@ -11,7 +12,7 @@ absl::StatusOr<DeviceParameters> DeviceParameters::Make(const std::vector<Parame
   DeviceLayout layout(parameters);
   const size_t size = static_cast<size_t>(layout.size());
   ASSIGN_OR_RETURN(DeviceBuffer<float> weights, AllocateOnDevice<float>(size, "the dense parameters"));
-  ASSIGN_OR_RETURN(DeviceBuffer<float> gradients, AllocateOnDevice<float>(size, "the dense gradients"));
+  ASSIGN_OR_RETURN(DeviceBuffer<float> gradients, AllocateOnDevice<float>(size + kStepTotals, "the dense gradients"));
   ASSIGN_OR_RETURN(DeviceBuffer<uint16_t> copy, AllocateOnDevice<uint16_t>(ElementBytes(precision) == 2 ? size : 0,
                                                                            "the dense parameters of 16 bits"));
   gradients.Fill(0, stream);

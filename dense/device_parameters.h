@@ -2,6 +2,7 @@
 #define SPARROW_DENSE_DEVICE_PARAMETERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,6 +15,10 @@
 
 namespace sparrow {
 
+// Called when all that computes the gradients of one parameter, which begin at `gradients`, has been queued on
+// `stream`.
+using GradientsQueued = std::function<void(const float* gradients, const Stream& stream)>;
+
 // The flat vectors of a model on a GPU, all of one layout.
 class DeviceParameters {
  public:
@@ -24,6 +29,8 @@ class DeviceParameters {
   const DeviceLayout& layout() const { return layout_; }
   float* weights() { return weights_.data(); }
   float* gradients() { return gradients_.data(); }
+  // Right behind the gradients, to be summed over workers with them: dense/step_totals.h, [kStepTotals].
+  float* totals() { return gradients_.data() + layout_.size(); }
   uint16_t* copy() { return copy_.data(); }  // The weights in the precision's type; null where that is float.
 
   // A parameter as products read it: of the precision's type.

@@ -38,6 +38,7 @@ class DlrmGpu final : public ModelGpu {
         top_(std::move(top)),
         buffers_(std::move(buffers)) {}
 
+  void set_gradients_queued(GradientsQueued queued) override { streams_->set_gradients_queued(std::move(queued)); }
   DeviceMatrix sparse(int64_t rows) override { return buffers_.sparse.Columns(rows, 0, sparse_columns()); }
   DeviceMatrix sparse_gradients(int64_t rows) override {
     return buffers_.sparse_gradients.Columns(rows, 0, sparse_columns());

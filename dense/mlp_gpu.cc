@@ -51,6 +51,7 @@ void MlpGpu::Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, Mo
       streams->products()->BackwardThroughRelu(y_gradients, parameters_->matrix(layer.weight), in,
                                                /*relu_mask=*/nullptr, layers_[i - 1].gradients.Rows(x.rows),
                                                parameters_->gradients(layers_[i - 1].bias), stream);
+      streams->Queued(parameters_->gradients(layers_[i - 1].bias), stream);
     } else if (x_gradients.data != nullptr) {
       streams->products()->BackwardInput(y_gradients, parameters_->matrix(layer.weight), /*relu_mask=*/nullptr,
                                          /*add=*/false, x_gradients, stream);

@@ -59,6 +59,10 @@ class ModelGpu {
   virtual void ForwardLoss(const Batch& batch, const Stream& stream) = 0;
   virtual void Backward(const Batch& batch, const Stream& stream) = 0;
 
+  // Backward tells `queued` of each parameter, the last layer's first, as soon as its gradients have been queued, so
+  // that they can be summed over workers while it goes on. Empty: tells nobody.
+  virtual void set_gradients_queued(GradientsQueued queued) = 0;
+
   DeviceParameters* parameters() { return parameters_.get(); }
 
  protected:

@@ -20,11 +20,17 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
 
 void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceMatrix& x, float* w_gradients,
                                    float* b_gradients, const Stream& stream) {
-  if (!overlap_) return products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, stream);
-  fork_.Record(stream);
-  side_.WaitFor(fork_);
-  side_products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, side_);
-  forked_ = true;
+  if (overlap_) {
+    fork_.Record(stream);
+    side_.WaitFor(fork_);
+    side_products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, side_);
+    forked_ = true;
+  } else {
+    products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, stream);
+  }
+  const Stream& used = overlap_ ? side_ : stream;
+  if (b_gradients != nullptr) Queued(b_gradients, used);
+  Queued(w_gradients, used);
 }
 
 void ModelStreams::Join(const Stream& stream) {

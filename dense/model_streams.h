@@ -3,10 +3,12 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/cuda/stream.h"
 #include "dense/device_matrix.h"
+#include "dense/device_parameters.h"
 #include "dense/linear_gpu.h"
 
 namespace sparrow {
@@ -21,10 +23,16 @@ class ModelStreams {
   ProductsGpu* products() { return &*products_; }
   // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
   void set_overlap(bool overlap) { overlap_ = overlap; }
+  // Whom to tell of gradients; empty: nobody.
+  void set_gradients_queued(GradientsQueued queued) { queued_ = std::move(queued); }
 
   // w_gradients and b_gradients as ProductsGpu::BackwardWeights, after all that `stream` has been given so far.
   void BackwardWeights(const DeviceMatrix& y_gradients, const DeviceMatrix& x, float* w_gradients, float* b_gradients,
                        const Stream& stream);
+  // Tells of a parameter's gradients that were queued on `stream` by other means.
+  void Queued(const float* gradients, const Stream& stream) {
+    if (queued_ != nullptr) queued_(gradients, stream);
+  }
   // `stream` waits for them.
   void Join(const Stream& stream);
 
@@ -36,6 +44,7 @@ class ModelStreams {
   std::optional<ProductsGpu> side_products_;  // Has its own memory to work in.
   Event fork_;
   Event join_;
+  GradientsQueued queued_;
   bool overlap_ = false;
   bool forked_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -222,8 +223,10 @@ bool AddToProductPlans(const std::string& path, std::string_view environment, co
   std::string why;  // ReadProductPlans has said it.
   ProductPlans all = Read(path, environment, &why).value_or(ProductPlans{});
   for (const auto& [shape, plan] : plans) all[shape] = plan;
-  // A name of its own for each process, so that two that write at once do not write into each other's file.
-  const std::string temporary = path + ".tmp" + std::to_string(getpid());
+  // A name of its own for each call, so that two that write at once, in one process or two, do not write into each
+  // other's file.
+  static std::atomic<uint64_t> calls = 0;
+  const std::string temporary = path + ".tmp" + std::to_string(getpid()) + "." + std::to_string(calls++);
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file << FormatProductPlans(environment, all);
   file.close();

@@ -36,4 +36,12 @@ void TopGpu::ForwardLoss(const DeviceMatrix& x, const DeviceMatrix& x_gradients,
       parameters_->gradients(bias_), batch.loss_sum, workspace_.data(), stream);
 }
 
+void TopGpu::Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, ModelStreams* streams,
+                      const Stream& stream) {
+  // Left by ForwardLoss.
+  streams->Queued(parameters_->gradients(bias_), stream);
+  streams->Queued(parameters_->gradients(weight_), stream);
+  hidden_.Backward(x, x_gradients, streams, stream);
+}
+
 }  // namespace sparrow

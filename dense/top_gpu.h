@@ -30,9 +30,7 @@ class TopGpu {
                    ModelStreams* streams, const Stream& stream);
   // Overwrites x_gradients. REQUIRES: ForwardLoss of the same matrices. x came out of no ReLU, or its backward is the
   // caller's.
-  void Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, ModelStreams* streams, const Stream& stream) {
-    hidden_.Backward(x, x_gradients, streams, stream);
-  }
+  void Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, ModelStreams* streams, const Stream& stream);
 
  private:
   TopGpu(MlpGpu hidden, DeviceTensor weight, DeviceTensor bias, Precision precision, DeviceParameters* parameters,

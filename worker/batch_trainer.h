@@ -5,7 +5,9 @@
 // and a changed dense model out. The loop around it (worker/train_loop.h) knows no device.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -40,10 +42,23 @@ class BatchTrainer {
   // call. The dense gradients stay here, for UpdateDense. REQUIRES: prepared.rows are filled.
   virtual absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) = 0;
 
+  // How the workers of a job reach each other.
+  struct Meeting {
+    Collective* collective = nullptr;
+    RendezvousStore* board = nullptr;           // Where their GPUs meet; null: they do not.
+    std::function<bool()> cancelled = nullptr;  // Asked while a GPU waits for another.
+  };
+  // Every worker of the job calls it, once, before ForwardBackward. Where each has a GPU of its own, and a build with
+  // NCCL, their GPUs sum the dense gradients from then on, while backward goes on. All outlive the trainer's last
+  // Reduce; the board outlives the trainer. FailedPrecondition: the workers would sum different things.
+  virtual absl::Status Join(const Meeting& meeting) = 0;
+
   // Sums over all workers: the dense gradients of the last ForwardBackward, and what is passed here.
   struct Sums {
     double loss = 0;
     uint64_t samples = 0;  // Below 2^24.
+    // Left by Reduce where GPUs sum: what that took beyond backward.
+    std::optional<double> exposed_seconds = std::nullopt;
   };
   virtual absl::Status Reduce(Collective* collective, Sums* sums) = 0;
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "dense/reduction_terms.h"
 #include "worker/batch_model.h"
 #include "worker/batch_trainer.h"
 
@@ -24,6 +25,11 @@ class CpuBatchTrainer final : public BatchTrainer {
                   .row_gradients = result.row_gradients,
                   .forward_seconds = result.forward_seconds,
                   .backward_seconds = result.backward_seconds};
+  }
+
+  absl::Status Join(const Meeting& meeting) override {
+    if (meeting.collective->size() == 1) return absl::OkStatus();
+    return AgreeOnReduction({.able = false}, meeting.collective).status();
   }
 
   absl::Status Reduce(Collective* collective, Sums* sums) override {

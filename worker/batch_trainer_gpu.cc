@@ -9,11 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
 #include "base/cuda/graph.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/cublas_lt.h"
 #include "dense/dense_optimizer_gpu.h"
+#include "dense/device_collective.h"
+#include "dense/gradient_reducer.h"
 #include "dense/model_gpu.h"
+#include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
 #include "worker/hot_row_store_gpu.h"
@@ -112,6 +116,38 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     return absl::OkStatus();
   }
 
+  absl::Status Join(const Meeting& meeting) override {
+    Collective* const group = meeting.collective;
+    if (group->size() == 1) return absl::OkStatus();
+    const std::vector<GradientBucket> buckets = GradientReducer::Buckets(model_.get(), {});
+    ASSIGN_OR_RETURN(const ReductionPlan plan, AgreeOnReduction({.able = NcclVersion() > 0 && meeting.board != nullptr,
+                                                                 .library = NcclVersion(),
+                                                                 .gpu = HashBytes(GpuUuid()),
+                                                                 .floats = static_cast<uint64_t>(buckets.front().end),
+                                                                 .layout = FingerprintOf(buckets)},
+                                                                group));
+    if (!plan.on_gpus) {
+      LOG(INFO) << "gradients are summed through the host: " << plan.why_not;
+      return absl::OkStatus();
+    }
+    absl::StatusOr<std::unique_ptr<DeviceCollective>> met = MakeNcclCollective(
+        {.rank = group->rank(), .size = group->size(), .cancelled = meeting.cancelled}, meeting.board);
+    if (absl::IsCancelled(met.status())) return met.status();
+    // All of them, or none.
+    ASSIGN_OR_RETURN(const std::vector<std::string> troubles, group->AllGather(met.status().message()));
+    for (size_t rank = 0; rank < troubles.size(); ++rank) {
+      if (troubles[rank].empty()) continue;
+      LOG(WARNING) << "gradients are summed through the host, which is slow, because rank " << rank
+                   << " cannot reach the others by NCCL: " << troubles[rank];
+      return absl::OkStatus();
+    }
+    device_collective_ = std::move(*met);
+    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), {}, stream_));
+    LOG(INFO) << "gradients are summed between " << group->size() << " GPUs by NCCL " << NcclVersion() << ", in "
+              << buckets.size() << " buckets";
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
     const int64_t rows = BucketOf(prepared.batch.rows);
     RETURN_IF_ERROR(batch_->Load(prepared, rows, /*placed=*/{}, stream_));
@@ -136,9 +172,14 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     });
     forward_.Record(stream_);
     Run(&backward_graphs_, rows, [&] {
-      model_->Backward(ModelBatch(rows), stream_);
+      if (reducer_ != nullptr) {
+        reducer_->Backward(ModelBatch(rows));
+      } else {
+        model_->Backward(ModelBatch(rows), stream_);
+      }
       if (hot_rows_ == nullptr) SumRowGradients(rows);
     });
+    if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     internal::CopyToHost(&results_->data()->loss_sum, loss_sum_->data(), sizeof(double), stream_);
     if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
     backward_.Record(stream_);
@@ -150,22 +191,13 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                   .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3};
   }
 
-  // Through the host, by whatever the collective is.
   absl::Status Reduce(Collective* collective, Sums* sums) override {
     if (collective->size() == 1) return absl::OkStatus();
-    const size_t n = static_cast<size_t>(model_->parameters()->layout().size());
-    reduced_.resize(n + 3);
-    internal::CopyToHost(reduced_.data(), model_->parameters()->gradients(), n * sizeof(float), stream_);
-    stream_.Synchronize();
-    // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
-    reduced_[n] = static_cast<float>(sums->loss);
-    reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
-    reduced_[n + 2] = static_cast<float>(sums->samples);
-    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
-    sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
-    sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
-    internal::CopyToDevice(model_->parameters()->gradients(), reduced_.data(), n * sizeof(float), stream_);
-    stream_.Synchronize();
+    if (reducer_ == nullptr) return ReduceThroughHost(collective, sums);
+    const absl::StatusOr<GradientReducer::Result> result = reducer_->Finish();
+    if (!result.ok()) return Annotate(result.status(), "summing the gradients");
+    *sums = {
+        .loss = result->totals.loss, .samples = result->totals.samples, .exposed_seconds = result->exposed_seconds};
     return absl::OkStatus();
   }
 
@@ -233,6 +265,28 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     std::map<int64_t, std::optional<Graph>> by_rows;
     uint64_t generation = 0;
   };
+
+  // In the host's layout, since other workers may compute on CPUs.
+  absl::Status ReduceThroughHost(Collective* collective, Sums* sums) {
+    const DeviceLayout& layout = model_->parameters()->layout();
+    const size_t n = parts_.model->weights().size();
+    spread_.resize(static_cast<size_t>(layout.size()));
+    reduced_.resize(n + 3);
+    internal::CopyToHost(spread_.data(), model_->parameters()->gradients(), spread_.size() * sizeof(float), stream_);
+    stream_.Synchronize();
+    layout.Collect(spread_, std::span<float>(reduced_).first(n));
+    // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
+    reduced_[n] = static_cast<float>(sums->loss);
+    reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
+    reduced_[n + 2] = static_cast<float>(sums->samples);
+    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
+    sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
+    sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
+    layout.Spread(std::span<const float>(reduced_).first(n), spread_);
+    internal::CopyToDevice(model_->parameters()->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
+    stream_.Synchronize();
+    return absl::OkStatus();
+  }
 
   template <typename T>
   static absl::Status MakeOne(std::optional<DeviceBuffer<T>>* buffer, absl::string_view what) {
@@ -318,8 +372,11 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
   std::optional<PinnedBuffer<StepResults>> results_;            // [1]
   std::optional<PinnedBuffer<DenseStepOptions>> host_options_;  // [1]
+  std::unique_ptr<DeviceCollective> device_collective_;         // Null: gradients are summed through the host.
+  std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
   Graphs forward_graphs_, backward_graphs_;
   std::vector<float> reduced_;  // [parameters + 3], as on the CPU
+  std::vector<float> spread_;   // [parameters], in the GPU's layout
 };
 
 }  // namespace

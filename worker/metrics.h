@@ -79,6 +79,10 @@ struct WorkerMetrics {
                                            "Seconds of one evaluation; training stands still meanwhile.")),
         checkpoint_seconds(
             metrics->AddHistogram("sparrow_worker_checkpoint_seconds", "Seconds to write one checkpoint (rank 0).")),
+        exposed_allreduce_seconds(metrics->AddHistogram(
+            "sparrow_worker_exposed_allreduce_seconds",
+            "Seconds of a step in which GPUs sum dense gradients and backward is over (only where NCCL sums): a rise "
+            "means a slower link, or workers that wait for the slowest one.")),
         job_running(metrics->AddGauge("sparrow_worker_job_running", "Jobs that this worker runs now: 0 or 1.")),
         jobs_succeeded(AddJobs(metrics, "succeeded")),
         jobs_failed(AddJobs(metrics, "failed")),
@@ -112,6 +116,7 @@ struct WorkerMetrics {
   Counter evaluations;
   Histogram eval_seconds;
   Histogram checkpoint_seconds;
+  Histogram exposed_allreduce_seconds;
   Gauge job_running;
   Counter jobs_succeeded;
   Counter jobs_failed;

@@ -60,6 +60,7 @@ v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::st
                            .plan_file = environment.plan_file,
                            .servers = std::move(*servers),
                            .meet = [&] { return MeetWorkers(task, environment.host, &board); },
+                           .board = &board,
                            .client = {}},
                           *environment.metrics, &reporter, stop, report_failure);
   } else {

@@ -98,6 +98,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
     seconds_[part] += watch.seconds()[part];
     metrics.step_seconds[part].Observe(watch.seconds()[part]);
   }
+  if (sums.exposed_seconds.has_value()) metrics.exposed_allreduce_seconds.Observe(*sums.exposed_seconds);
   metrics.steps.Increment();
   metrics.samples.Add(batch.rows);
   metrics.rows_read.Add(static_cast<double>(batch.rows_read));

@@ -54,7 +54,11 @@ class Training {
     // The others find the servers open: they meet rank 0 after that.
     if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
-    if (reader_ != nullptr) RETURN_IF_ERROR(Train());
+    if (reader_ != nullptr) {
+      RETURN_IF_ERROR(trainer_->Join(
+          {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));
+      RETURN_IF_ERROR(Train());
+    }
     if (const absl::Status evaluated = EvaluateAtEnd(); !evaluated.ok()) return SaveAfterAll(evaluated);
     return Finish();
   }

@@ -46,6 +46,7 @@ struct TrainTask {
   // Meets the other workers: returns once every one of them has called it. Called once, when this worker is ready; rank
   // 0 has opened the job on the servers by then.
   std::function<absl::StatusOr<std::unique_ptr<Collective>>()> meet;
+  RendezvousStore* board = nullptr;  // Where GPUs of several workers meet, once `meet` has returned; null: they do not.
   // Of PsClient, where a test wants others than the defaults. Context and dims are filled in here.
   PsClientOptions client;
 };

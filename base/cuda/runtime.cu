@@ -43,6 +43,20 @@ std::string GpuName() {
          std::to_string(properties.minor);
 }
 
+std::string GpuUuid() {
+  cudaDeviceProp properties;
+  int device = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaGetDeviceProperties(&properties, device));
+  std::string digits;
+  for (const char byte : properties.uuid.bytes) {
+    char two[3];
+    std::snprintf(two, sizeof(two), "%02x", static_cast<unsigned char>(byte));
+    digits += two;
+  }
+  return digits;
+}
+
 Stream::Stream() { CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
 
 Stream::~Stream() {
@@ -53,6 +67,21 @@ void Stream::Synchronize() const { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
 
 void Stream::WaitFor(const Event& event) const { CHECK_CUDA(cudaStreamWaitEvent(stream_, event.get(), 0)); }
 
+namespace {
+
+bool IsBeingRecorded(const Stream& stream) {
+  cudaStreamCaptureStatus status;
+  CHECK_CUDA(cudaStreamIsCapturing(stream.get(), &status));
+  return status == cudaStreamCaptureStatusActive;
+}
+
+}  // namespace
+
+void Stream::WaitForOutside(const Event& event) const {
+  CHECK_CUDA(
+      cudaStreamWaitEvent(stream_, event.get(), IsBeingRecorded(*this) ? cudaEventWaitExternal : cudaEventWaitDefault));
+}
+
 Event::Event() { CHECK_CUDA(cudaEventCreate(&event_)); }
 
 Event::~Event() {
@@ -60,6 +89,21 @@ Event::~Event() {
 }
 
 void Event::Record(const Stream& stream) { CHECK_CUDA(cudaEventRecord(event_, stream.get())); }
+
+void Event::RecordForOutside(const Stream& stream) {
+  CHECK_CUDA(cudaEventRecordWithFlags(event_, stream.get(),
+                                      IsBeingRecorded(stream) ? cudaEventRecordExternal : cudaEventRecordDefault));
+}
+
+bool Event::Passed() const {
+  const cudaError_t state = cudaEventQuery(event_);
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // An answer, not an error that a later call should find.
+    return false;
+  }
+  CHECK_CUDA(state);
+  return true;
+}
 
 void Event::Synchronize() const { CHECK_CUDA(cudaEventSynchronize(event_)); }
 

@@ -19,14 +19,14 @@ std::string GpuAbsence();
 void UseGpu(int gpu);
 // "NVIDIA H200, compute capability 9.0". REQUIRES: GpuCount() > 0.
 std::string GpuName();
+// Of the current GPU: 32 hexadecimal digits that no other GPU has. REQUIRES: GpuCount() > 0.
+std::string GpuUuid();
 // Bytes of the current GPU's memory, and those that nobody has.
 struct GpuMemory {
   size_t total = 0;
   size_t free = 0;
 };
 GpuMemory GpuMemoryNow();
-
-class Event;
 
 class Event;
 
@@ -43,6 +43,9 @@ class Stream {
   void Synchronize() const;
   // What is queued from now on waits, on the GPU, until the stream in which `event` was recorded last has come there.
   void WaitFor(const Event& event) const;
+  // The same. In a graph that is being recorded (base/cuda/graph.h) it becomes a part of it: each replay waits for what
+  // has recorded the event last, outside of that graph.
+  void WaitForOutside(const Event& event) const;
 
  private:
   CUstream_st* stream_ = nullptr;
@@ -58,6 +61,11 @@ class Event {
 
   CUevent_st* get() const { return event_; }
   void Record(const Stream& stream);
+  // The same. In a graph that is being recorded it becomes a part of it: each replay records the event anew, for
+  // streams and graphs outside of it.
+  void RecordForOutside(const Stream& stream);
+  // Whether the stream has come to it; true for an event that was never recorded.
+  bool Passed() const;
   // Waits, on the host, until the stream has come to it.
   void Synchronize() const;
   // Milliseconds on the device from `start` to this; waits for this event.

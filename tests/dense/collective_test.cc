@@ -4,40 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <map>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "tests/dense/double_reference.h"
+#include "tests/support/rendezvous_stores.h"
 
 namespace sparrow {
 namespace {
 
 using ::testing::HasSubstr;
 using testing::RandomFloats;
-
-class MapStore final : public RendezvousStore {
- public:
-  absl::Status Put(const std::string& key, const std::string& value) override {
-    absl::MutexLock lock(&mu_);
-    values_[key] = value;
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
-    absl::MutexLock lock(&mu_);
-    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return values_.count(key) > 0; };
-    if (!mu_.AwaitWithTimeout(absl::Condition(&there), timeout)) {
-      return absl::DeadlineExceededError("nobody has put " + key);
-    }
-    return values_[key];
-  }
-
- private:
-  absl::Mutex mu_;
-  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
-};
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(20);
 

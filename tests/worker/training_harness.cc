@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "client/direct_transport.h"
+#include "tests/support/rendezvous_stores.h"
 #include "tests/worker/thread_collective.h"
 
 namespace sparrow {
@@ -88,6 +89,7 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
   StopSignal no_stop;
   StopSignal* const stop = run.stop != nullptr ? run.stop : &no_stop;
   ThreadGroup group(run.workers);
+  MapStore board;
   // Rows are counted while the job is open: at its last progress and evaluation.
   result.recorder.on_progress = [&](const v1::Progress& progress) {
     if (run.on_progress) run.on_progress(progress);
@@ -112,6 +114,8 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
       for (const uint32_t owner : shards.owner()) task.task.mutable_shard_map()->add_owner(owner);
       task.data_root = data_root();
       task.checkpoint_root = checkpoint_root();
+      if (!run.devices.empty()) task.device = run.devices[rank];
+      task.board = &board;
       for (uint32_t s = 0; s < run.servers; ++s) {
         std::unique_ptr<PsTransport> transport = MakeDirectTransport(shards_[s].get());
         if (run.wrap) transport = run.wrap(std::move(transport));

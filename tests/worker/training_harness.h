@@ -55,6 +55,7 @@ class TrainingHarness {
     StopSignal* stop = nullptr;                                      // Of all ranks; null: none.
     absl::Duration unavailable_timeout = absl::Seconds(1);
     uint64_t server_memory_bytes = uint64_t{64} << 20;
+    std::vector<Device> devices = {};         // Of the ranks; empty: the CPU for all.
     std::string server_checkpoint_root = "";  // Of the last server; empty: the one of all.
     // Of each transport, before it is used; null: as it is.
     std::function<std::unique_ptr<PsTransport>(std::unique_ptr<PsTransport>)> wrap = nullptr;

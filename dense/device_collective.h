@@ -1,0 +1,71 @@
+#ifndef SPARROW_DENSE_DEVICE_COLLECTIVE_H_
+#define SPARROW_DENSE_DEVICE_COLLECTIVE_H_
+
+// What the workers of a job do together in GPU memory: dense/collective.h without the way through the host. Every
+// member must make the same calls in the same order; nothing here finds out if it does not, so members agree first
+// (dense/reduction_terms.h).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/cuda/stream.h"
+#include "dense/collective.h"
+
+namespace sparrow {
+
+// Used by one thread, whose current GPU is that of the member; members in one process have a thread each.
+//
+// Errors are final: afterwards every call returns the first one. Unavailable: a member has gone, has given up or is
+// slower than the deadline; the message names the operation, this rank, the number of members, the deadline, and the
+// ranks that are not heard of. Cancelled: `cancelled` said so. After an error what was queued is given up too, so that
+// streams with operations of the group can be waited for, their results being undefined.
+//
+// Destruction gives up what is under way and takes some seconds at most, whatever the others do. REQUIRES: graphs with
+// recorded operations have been destroyed before.
+class DeviceCollective {
+ public:
+  virtual ~DeviceCollective() = default;
+
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t size() const = 0;
+
+  // Queues: values[i] becomes the sum over members, equal bit for bit on all of them. n may be 0, on all members. Waits
+  // until the members are connected, which is at the first call. A graph can record it if all members record it, none
+  // of them for the first time, and all replay it.
+  virtual absl::Status AllReduceSum(float* values /*[n], GPU memory*/, int64_t n, const Stream& stream) = 0;
+
+  // Waits until `stream` has passed all that was queued, and watches the other members meanwhile.
+  virtual absl::Status Wait(const Stream& stream, absl::Duration timeout) = 0;
+
+  // Ends what is under way, as an error does. To be called before memory is freed that a sum may still use: freeing
+  // waits for the GPU, which may be waiting for a member that has gone.
+  virtual void GiveUp() = 0;
+};
+
+// A group of one: sums are what they were. Waits are not interrupted.
+std::unique_ptr<DeviceCollective> MakeLocalDeviceCollective();
+
+// The version of NCCL in this build; 0: none.
+uint64_t NcclVersion();
+
+struct NcclOptions {
+  uint32_t rank = 0;
+  uint32_t size = 1;
+  std::string name = "gradients";  // Of the group among those that meet through one store.
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration queue_timeout = absl::Minutes(10);  // Of AllReduceSum: how far apart members may be.
+  int ctas_max = 0;  // GPU multiprocessors that a sum may take from computation; 0: NCCL's choice.
+  std::function<bool()> cancelled = nullptr;  // Asked while something is waited for, from the member's thread.
+};
+// A group over NCCL, on the calling thread's current GPU. The store outlives it: a member that gives up says so there.
+// Unimplemented: no NCCL in this build. Unavailable as above, within connect_timeout.
+absl::StatusOr<std::unique_ptr<DeviceCollective>> MakeNcclCollective(const NcclOptions& options,
+                                                                     RendezvousStore* store);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_DEVICE_COLLECTIVE_H_

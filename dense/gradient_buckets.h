@@ -1,0 +1,34 @@
+#ifndef SPARROW_DENSE_GRADIENT_BUCKETS_H_
+#define SPARROW_DENSE_GRADIENT_BUCKETS_H_
+
+// How a flat vector of gradients is cut into parts that are summed over workers one by one, each as soon as it is
+// complete, while backward computes the rest.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sparrow {
+
+// Elements begin to end of the vector: whole parameters, `parameters` of them.
+struct GradientBucket {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int parameters = 0;
+};
+
+// In the order in which a backward pass completes them: from the end of the vector. A bucket ends as soon as it has
+// floats_min elements, so the last one, which nothing hides, is often smaller. The buckets cover 0 to `size`; what lies
+// behind the last parameter belongs to the first bucket, and without parameters there is one bucket of all.
+// REQUIRES: offsets ascend from 0, below size.
+std::vector<GradientBucket> MakeGradientBuckets(std::span<const int64_t> offsets, int64_t size, int64_t floats_min);
+
+// The bucket that element `offset` lies in. REQUIRES: there is one.
+size_t BucketOf(std::span<const GradientBucket> buckets, int64_t offset);
+
+// Equal for equal buckets, and hardly ever for others.
+uint64_t FingerprintOf(std::span<const GradientBucket> buckets);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_GRADIENT_BUCKETS_H_

@@ -1,0 +1,124 @@
+#include "dense/gradient_reducer.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/cuda/allocate.h"
+#include "base/status_macros.h"
+#include "dense/step_totals_gpu.h"
+
+namespace sparrow {
+
+std::vector<GradientBucket> GradientReducer::Buckets(ModelGpu* model, const Options& options) {
+  const DeviceLayout& layout = model->parameters()->layout();
+  return MakeGradientBuckets(layout.Offsets(), layout.size() + kStepTotals,
+                             options.bucket_bytes / static_cast<int64_t>(sizeof(float)));
+}
+
+absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Make(ModelGpu* model, DeviceCollective* collective,
+                                                                       const Options& options, const Stream& stream) {
+  ASSIGN_OR_RETURN(PinnedBuffer<float> totals, AllocatePinned<float>(kStepTotals, "a step's sums"));
+  return std::unique_ptr<GradientReducer>(new GradientReducer(model, collective, options, stream, std::move(totals)));
+}
+
+GradientReducer::GradientReducer(ModelGpu* model, DeviceCollective* collective, const Options& options,
+                                 const Stream& stream, PinnedBuffer<float> totals)
+    : model_(model),
+      collective_(collective),
+      options_(options),
+      main_(stream),
+      buckets_(Buckets(model, options)),
+      totals_(std::move(totals)) {
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    progress_.push_back(std::make_unique<Progress>());
+    progress_.back()->main_ready.Record(stream);  // Waited for in every step, also if backward records it in none.
+    progress_.back()->side_ready.Record(stream);
+  }
+  model_->set_gradients_queued([this](const float* gradients, const Stream& used) { Queued(gradients, used); });
+}
+
+GradientReducer::~GradientReducer() {
+  model_->set_gradients_queued(nullptr);
+  if (under_way_) collective_->GiveUp();
+}
+
+void GradientReducer::Backward(const ModelGpu::Batch& batch) {
+  side_ = nullptr;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    progress_[b]->missing = buckets_[b].parameters;
+    progress_[b]->ready = progress_[b]->on_main = progress_[b]->on_side = false;
+  }
+  // Behind the gradients of the last layer, so in the first bucket.
+  StepTotalsGpu(batch.loss_sum, batch.samples, model_->parameters()->totals(), main_);
+  progress_[0]->on_main = true;
+  in_backward_ = true;
+  model_->Backward(batch, main_);
+  in_backward_ = false;
+  for (const std::unique_ptr<Progress>& progress : progress_) {
+    if (progress->ready) continue;
+    progress->on_main = true;  // What the model has not told of is complete by now.
+    MarkReady(progress.get());
+  }
+}
+
+void GradientReducer::Queued(const float* gradients, const Stream& stream) {
+  if (!in_backward_) return;
+  Progress& progress = *progress_[BucketOf(buckets_, gradients - model_->parameters()->gradients())];
+  if (&stream == &main_) {
+    progress.on_main = true;
+  } else {
+    CHECK(side_ == nullptr || side_ == &stream) << "gradients come from more than two streams";
+    side_ = &stream;
+    progress.on_side = true;
+  }
+  CHECK_GT(progress.missing, 0) << "a parameter's gradients were queued twice";
+  if (--progress.missing == 0) MarkReady(&progress);
+}
+
+void GradientReducer::MarkReady(Progress* progress) {
+  progress->ready = true;
+  if (progress->on_main) progress->main_ready.RecordForOutside(main_);
+  if (progress->on_side) progress->side_ready.RecordForOutside(*side_);
+}
+
+absl::Status GradientReducer::QueueSums() {
+  float* const gradients = model_->parameters()->gradients();
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    // An event that this step's backward has not recorded has passed long ago.
+    sums_.WaitForOutside(progress_[b]->main_ready);
+    sums_.WaitForOutside(progress_[b]->side_ready);
+    RETURN_IF_ERROR(
+        collective_->AllReduceSum(gradients + buckets_[b].begin, buckets_[b].end - buckets_[b].begin, sums_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientReducer::Start() {
+  computed_.Record(main_);
+  ++steps_;
+  under_way_ = true;
+  if (!options_.record || steps_ == 1) {
+    RETURN_IF_ERROR(QueueSums());
+  } else {
+    if (!graph_.has_value()) {
+      absl::Status queued;
+      graph_.emplace(sums_, [&] { queued = QueueSums(); });
+      RETURN_IF_ERROR(queued);
+    }
+    graph_->Replay(sums_);
+  }
+  summed_.Record(sums_);
+  internal::CopyToHost(totals_.data(), model_->parameters()->totals(), kStepTotals * sizeof(float), sums_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GradientReducer::Result> GradientReducer::Finish() {
+  RETURN_IF_ERROR(collective_->Wait(sums_, options_.timeout));
+  under_way_ = false;
+  main_.WaitFor(summed_);
+  computed_.Synchronize();
+  const double milliseconds = summed_.MillisecondsSince(computed_);
+  return Result{.totals = TakeStepTotals(totals_.data()), .exposed_seconds = std::max(0.0, milliseconds) * 1e-3};
+}
+
+}  // namespace sparrow

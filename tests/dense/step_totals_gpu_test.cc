@@ -1,0 +1,31 @@
+#include "dense/step_totals_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/gpu.h"
+
+namespace sparrow {
+namespace {
+
+using StepTotalsGpuTest = OnGpu<>;
+
+TEST_F(StepTotalsGpuTest, EqualTheCpusBitForBitAndKeepTheLoss) {
+  const Stream stream;
+  for (const uint32_t samples : {0u, 1u, 31u, 32u, 33u, 257u, 70001u, (1u << 24) - 1}) {
+    const double loss_value = 0.6931471805599453 * samples + 1e-3;
+    std::vector<float> expected(kStepTotals, 9);
+    StepTotalsCpu(&loss_value, &samples, expected.data());
+    const DeviceBuffer<double> loss = Upload(std::vector<double>{loss_value}, stream);
+    const DeviceBuffer<uint32_t> count = Upload(std::vector<uint32_t>{samples}, stream);
+    DeviceBuffer<float> totals = Upload(std::vector<float>(kStepTotals, 7), stream);
+    StepTotalsGpu(loss.data(), count.data(), totals.data(), stream);
+    const std::vector<float> actual = Download(totals, stream);
+    EXPECT_EQ(actual, expected);
+    const StepTotals taken = TakeStepTotals(actual.data());
+    EXPECT_EQ(taken.samples, samples);
+    EXPECT_NEAR(taken.loss, loss_value, 1e-14 * loss_value);  // Two floats hold 48 bits.
+  }
+}
+
+}  // namespace
+}  // namespace sparrow

@@ -1,0 +1,65 @@
+// Several workers with GPUs, against the same job on CPUs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/cuda/stream.h"
+#include "dense/device_collective.h"
+#include "tests/support/gpu.h"
+#include "tests/worker/training_harness.h"
+
+namespace sparrow {
+namespace {
+
+class GpuWorkers : public OnGpu<> {
+ protected:
+  void SetUp() override {
+    OnGpu<>::SetUp();
+    if (IsSkipped()) return;
+    WriteClicks(harness_.data_root() + "/train.tsv", 1'000, 1);
+    WriteClicks(harness_.data_root() + "/test.tsv", 200, 2);
+    job_ = ClickJob();
+    job_.mutable_train()->set_precision(v1::TrainConfig::FULL);
+    job_.mutable_train()->set_epochs(2);
+  }
+
+  void ExpectTheLossesOfCpus(const std::vector<Device>& devices) {
+    const uint32_t workers = static_cast<uint32_t>(devices.size());
+    const auto expected = harness_.Train(job_, {.workers = workers});
+    ASSERT_TRUE(expected.status().ok()) << expected.status();
+    ASSERT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 0u);
+    const auto actual = harness_.Train(job_, {.workers = workers, .devices = devices});
+    ASSERT_TRUE(actual.status().ok()) << actual.status();
+    ASSERT_EQ(actual.recorder.losses.size(), expected.recorder.losses.size());
+    for (size_t i = 0; i < expected.recorder.losses.size(); ++i) {
+      const double loss = expected.recorder.losses[i].loss();
+      EXPECT_NEAR(actual.recorder.losses[i].loss(), loss, 1e-4 * loss) << "step " << i;
+    }
+    EXPECT_NEAR(actual.summary().eval().loss(), expected.summary().eval().loss(), 1e-3);
+  }
+
+  TrainingHarness harness_;
+  v1::Job job_;
+};
+
+TEST_F(GpuWorkers, ThatShareAGpuSumThroughTheHost) {
+  ExpectTheLossesOfCpus({Device{.gpu = 0}, Device{.gpu = 0}});
+  EXPECT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 0u);
+}
+
+TEST_F(GpuWorkers, OneOfThemWithoutAGpuSumThroughTheHost) {
+  ExpectTheLossesOfCpus({Device{}, Device{.gpu = 0}});
+  EXPECT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 0u);
+}
+
+TEST_F(GpuWorkers, WithAGpuEachSumBetweenTheGpus) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  ExpectTheLossesOfCpus({Device{.gpu = 0}, Device{.gpu = 1}});
+  EXPECT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 2u * 2 * 32);
+}
+
+}  // namespace
+}  // namespace sparrow
