@@ -210,6 +210,14 @@ TEST_F(HotRowsTest, LostAnswersChangeNothing) {
   }
 }
 
+// What would spoil a row is refused, as a server refuses it.
+TEST_F(HotRowsTest, TrainingThatDivergesEndsTheJob) {
+  v1::Job job = Job(kSome, "sgd {}");
+  for (v1::TableConfig& table : *job.mutable_tables()) table.mutable_optimizer()->set_learning_rate(1e30);
+  const auto result = harness_.Train(job, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
+}
+
 TEST_F(HotRowsTest, TheyAreForOneWorker) {
   const auto result = harness_.Train(Job(kSome), {.workers = 2});
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("the job has 2 workers"));
