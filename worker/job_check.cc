@@ -152,6 +152,9 @@ absl::Status CheckHotRows(const v1::Job& job) {
   if (train.hot_rows().budget_case() == v1::HotRows::BUDGET_NOT_SET) {
     return Bad("train.hot_rows is empty; give hot_rows { rows: N } or { bytes: N }, or leave it out");
   }
+  if (train.hot_rows().rows() > kHotRowsMax) {
+    return Bad("train.hot_rows.rows is ", train.hot_rows().rows(), "; give at most ", kHotRowsMax);
+  }
   for (const auto& [field, type] : {std::pair("pull_type", train.pull_type()), {"push_type", train.push_type()}}) {
     if (type == v1::FLOAT32) continue;
     return Bad("train.", field, " is ", v1::RowType_Name(type), ", but with train.hot_rows rows travel whole; leave ",

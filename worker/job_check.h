@@ -7,6 +7,7 @@
 namespace sparrow {
 
 inline constexpr uint32_t kBatchRowsMax = 1 << 24;
+inline constexpr uint64_t kHotRowsMax = uint64_t{1} << 31;  // Of train.hot_rows.
 
 // Checks a whole job without touching a file: names, what refers to what, sizes, data schema, model against tables,
 // optimizers, schedule. InvalidArgument names the field by its path, its value, and the remedy, in one line. What

@@ -111,5 +111,28 @@ TEST(Prefetch, ChangesNoLoss) {
   }
 }
 
+// Rows that the worker holds itself are updated as the servers would: every loss is the same bits, over the wire too.
+TEST(HotRows, ChangeNoLoss) {
+  TrainingRunOptions options{
+      .job = kGolden.job,
+      .flags = {},
+      .sets = {"train.epochs=20", absl::StrCat("train.steps_max=", kSteps), "train.loss_every_steps=1"},
+      .coordinator = "",
+      .data_root = absl::StrCat(SPARROW_SOURCE_DIR, "/", kGolden.data_root)};
+  const TrainingRun expected = Train(options);
+  ASSERT_EQ(expected.status, 0) << expected.err;
+  ASSERT_EQ(expected.losses.size(), kSteps);
+  LocalCluster cluster({.servers = 2, .workers = 1, .data_root = options.data_root});
+  for (const std::string budget : {"rows=0", "rows=1", "bytes=1000000"}) {
+    TrainingRunOptions hot = options;
+    hot.sets.push_back("train.hot_rows." + budget);
+    EXPECT_EQ(Train(hot).losses, expected.losses) << budget;
+    hot.coordinator = cluster.coordinator();
+    const TrainingRun run = Train(hot);
+    EXPECT_EQ(run.status, 0) << run.out << run.err;
+    EXPECT_EQ(run.losses, expected.losses) << budget << ", as processes";
+  }
+}
+
 }  // namespace
 }  // namespace sparrow

@@ -1,8 +1,15 @@
 // Rows that a worker holds and updates itself: lent as records by pulls, returned or written back by pushes.
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <thread>
 
 #include "base/file.h"
 #include "embedding/apply.h"
@@ -300,6 +307,124 @@ TEST_F(LoansTest, AnAnswerAheadLeavesOutWhatThePushMayReturn) {
   ASSERT_TRUE(server_.Push(Return(1, {2}, updated)).ok());
   ASSERT_TRUE(late.Wait().ok()) << late.Wait();
   EXPECT_EQ(late.response().tables(0).rows(), updated);
+}
+
+// Rows go and come in parts, from several threads and each part twice, while those of the next step are pulled.
+TEST_F(LoansTest, PartsFromManyThreadsAndPullsBesideThemLoseNoRow) {
+  constexpr uint32_t kParts = 8;
+  constexpr uint64_t kSteps = 60;
+  job_.prefetch = true;
+  Open();
+  const uint64_t bytes = spec_.Layout().record_bytes();
+  std::mt19937_64 random(53);
+  std::map<Key, std::string> held;      // By the worker.
+  std::map<Key, std::string> returned;  // As the server must have them.
+  const auto draw = [&] {
+    std::set<Key> keys;
+    while (keys.size() < 100) keys.insert(random() % 400);
+    return keys;
+  };
+  // Takes what has been answered; returns the keys that were pending.
+  const auto take = [&](const v1::PullResponse& answer, const std::vector<Key>& keys) {
+    const std::string& positions = answer.tables(0).pending();
+    std::vector<uint32_t> pending(positions.size() / sizeof(uint32_t));
+    CopyBytes(absl::string_view(positions), std::span<uint32_t>(pending));
+    std::vector<Key> again;
+    for (uint32_t i = 0; i < keys.size(); ++i) {
+      if (std::find(pending.begin(), pending.end(), i) != pending.end()) {
+        again.push_back(keys[i]);
+        continue;
+      }
+      const std::string record = answer.tables(0).rows().substr(i * bytes, bytes);
+      const auto known = returned.find(keys[i]);
+      EXPECT_EQ(record, known == returned.end() ? record : known->second) << keys[i];
+      held[keys[i]] = record;
+    }
+    return again;
+  };
+  const auto in_threads = [&](const std::vector<v1::PushRequest>& pushes) {
+    std::atomic<uint32_t> duplicates{0};
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (size_t i = 0; i < pushes.size(); ++i) {
+          v1::PushResponse response;
+          const absl::Status status = server_.shard->Push(pushes[(i + 2 * t) % pushes.size()], &response);
+          EXPECT_TRUE(status.ok()) << status;
+          if (response.duplicate()) ++duplicates;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return duplicates.load();
+  };
+
+  std::set<Key> need = draw();
+  std::vector<Key> first(need.begin(), need.end());
+  take(*server_.Pull(Borrow(0, {{0, first}})), first);
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    for (const Key key : need) held[key] = Updated(held.at(key), step);
+    const std::set<Key> next = draw();
+    std::vector<Key> early, late, back;
+    for (const auto& [key, record] : held) {
+      if (random() % 3 == 0) back.push_back(key);
+    }
+    for (const Key key : next) {
+      if (std::find(back.begin(), back.end(), key) != back.end()) {
+        late.push_back(key);
+      } else if (!held.contains(key)) {
+        early.push_back(key);
+      }
+    }
+    std::vector<v1::PushRequest> parts(kParts, job_.Push(step, {}));
+    for (uint32_t part = 0; part < kParts; ++part) {
+      std::vector<Key> keys;
+      std::string records;
+      for (size_t i = part; i < back.size(); i += kParts) {
+        keys.push_back(back[i]);
+        records += held.at(back[i]);
+      }
+      parts[part].set_part(part);
+      parts[part].set_parts(kParts);
+      Add(keys, records, /*keep=*/false, &parts[part]);
+    }
+    for (const Key key : back) {
+      returned[key] = held.at(key);
+      held.erase(key);
+    }
+    v1::PullRequest ahead = Borrow(step + 1, {{0, early}});
+    ahead.set_ahead(true);
+    ahead.set_parts(2);
+    v1::PullRequest behind = Borrow(step + 1, {{0, late}});
+    behind.set_part(1);
+    behind.set_parts(2);
+    PullInFlight late_rows(server_.shard.get(), behind);
+    std::unique_ptr<PullInFlight> early_rows;
+    std::thread puller([&] { early_rows = std::make_unique<PullInFlight>(server_.shard.get(), ahead); });
+    EXPECT_EQ(in_threads(parts), 3 * kParts);
+    puller.join();
+    ASSERT_TRUE(late_rows.Wait().ok()) << late_rows.Wait();
+    EXPECT_TRUE(take(late_rows.response(), late).empty());
+    ASSERT_TRUE(early_rows->Wait().ok()) << early_rows->Wait();
+    if (const std::vector<Key> again = take(early_rows->response(), early); !again.empty()) {
+      v1::PullRequest rest = Borrow(step + 1, {{0, again}});
+      rest.set_parts(0);
+      const auto rows = server_.Pull(rest);
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      EXPECT_TRUE(take(*rows, again).empty());
+    }
+    ASSERT_EQ(Lent(), held.size());
+    need = next;
+    if (step % 10 != 9) continue;
+    std::vector<v1::PushRequest> pieces;
+    for (const auto& [key, record] : held) pieces.push_back(WriteBack(step + 1, {key}, record));
+    in_threads(pieces);
+    pieces.resize(1);
+    pieces[0].set_complete(true);
+    in_threads(pieces);
+    EXPECT_TRUE(Save(step + 1).ok());
+    std::filesystem::remove_all(server_.directory.File("checkpoint"));
+  }
 }
 
 TEST_F(LoansTest, WhatIsLentIsForgottenWithItsJob) {

@@ -8,6 +8,8 @@
 
 #include <filesystem>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -85,17 +87,21 @@ class HotRowsTest : public ::testing::Test {
 class HotRowsOptimizer : public HotRowsTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(HotRowsOptimizer, AnyBudgetTrainsEvaluatesAndSavesTheSameToTheLastBit) {
-  for (const uint32_t servers : {1u, 3u}) {
-    const auto expected = harness_.Train(Job("", GetParam()), {.servers = servers});
-    for (const bool prefetch : {true, false}) {
-      for (const std::string budget : {"rows: 0", kSome, "bytes: 30000", kEverything}) {
-        SCOPED_TRACE(absl::StrCat(servers, " servers, ", budget, prefetch ? "" : ", without prefetch"));
-        v1::Job job = Job(budget, GetParam());
-        job.mutable_train()->set_prefetch(prefetch);
-        ExpectEqual(harness_.Train(job, {.servers = servers}), expected);
-      }
+  const auto run = [&](uint32_t servers, const std::string& budget, bool prefetch) {
+    v1::Job job = Job(budget, GetParam());
+    job.mutable_train()->set_prefetch(prefetch);
+    return harness_.Train(job, {.servers = servers});
+  };
+  const auto expect_equal = [&](uint32_t servers, const std::vector<std::string>& budgets, bool prefetch) {
+    const auto expected = run(servers, "", /*prefetch=*/true);
+    for (const std::string& budget : budgets) {
+      SCOPED_TRACE(absl::StrCat(servers, " servers, ", budget, prefetch ? "" : ", without prefetch"));
+      ExpectEqual(run(servers, budget, prefetch), expected);
     }
-  }
+  };
+  expect_equal(1, {"rows: 0", kSome, "bytes: 30000", kEverything}, true);
+  expect_equal(3, {kSome}, true);
+  expect_equal(2, {"rows: 0", kSome}, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HotRowsOptimizer,
@@ -208,6 +214,14 @@ TEST_F(HotRowsTest, LostAnswersChangeNothing) {
     ExpectEqual(run, expected);
     EXPECT_GT(lost, 10);
   }
+}
+
+// What would spoil a row is refused, as a server refuses it.
+TEST_F(HotRowsTest, TrainingThatDivergesEndsTheJob) {
+  v1::Job job = Job(kSome, "sgd {}");
+  for (v1::TableConfig& table : *job.mutable_tables()) table.mutable_optimizer()->set_learning_rate(1e30);
+  const auto result = harness_.Train(job, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
 }
 
 TEST_F(HotRowsTest, TheyAreForOneWorker) {

@@ -127,6 +127,8 @@ const BadJob kBadJobs[] = {
     {"BatchUnset", [](v1::Job* job) { job->mutable_train()->clear_batch_size(); }, "train.batch_size is not set"},
     {"BatchHuge", [](v1::Job* job) { job->mutable_train()->set_batch_size(16777217); }, "train.batch_size is 16777217"},
     {"HotRowsEmpty", [](v1::Job* job) { job->mutable_train()->mutable_hot_rows(); }, "train.hot_rows is empty"},
+    {"HotRowsTooMany", [](v1::Job* job) { job->mutable_train()->mutable_hot_rows()->set_rows(uint64_t{1} << 40); },
+     "train.hot_rows.rows is 1099511627776; give at most 2147483648"},
     {"HotRowsPullType",
      [](v1::Job* job) {
        job->mutable_train()->mutable_hot_rows()->set_rows(5);
