@@ -6,6 +6,7 @@
 #include <bit>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include "base/random.h"
 #include "bench/support/zipf.h"
@@ -49,9 +50,16 @@ StepLookups::StepLookups(const StepTables& tables, uint32_t samples, bool zipf, 
   if (zipf) {
     for (const uint64_t rows : tables.rows) zipfs.try_emplace(rows, rows, kZipfExponent);
   }
-  std::vector<uint32_t> index(lookups_);
-  std::vector<RowName> names(as_names ? lookups_ : 0);
-  for (uint64_t batch = 0; batch < kStepBatches; ++batch) {
+  struct Drawn {
+    std::vector<uint32_t> index;
+    std::vector<RowName> names;
+    uint64_t distinct = 0;
+  };
+  std::vector<Drawn> batches(kStepBatches);
+  const auto draw = [&](uint64_t batch) {
+    Drawn& drawn = batches[batch];
+    drawn.index.resize(lookups_);
+    drawn.names.resize(as_names ? lookups_ : 0);
     uint64_t first = 0;
     size_t at = 0;
     for (uint32_t f = 0; f < kStepFeatures; ++f) {
@@ -61,17 +69,24 @@ StepLookups::StepLookups(const StepTables& tables, uint32_t samples, bool zipf, 
         const double u = RandomUniform(100 + batch, at);
         const uint64_t rank = zipf ? ranks->Rank(u) : static_cast<uint64_t>(u * static_cast<double>(rows));
         const uint64_t row = rank * 2654435761u % rows;  // Frequent rows do not lie side by side.
-        index[at] = static_cast<uint32_t>(first + row);
-        if (as_names) names[at] = {row, f};
+        drawn.index[at] = static_cast<uint32_t>(first + row);
+        if (as_names) drawn.names[at] = {row, f};
       }
       first += rows;
     }
-    unique_rows_ += static_cast<double>(CountDistinct(index, first)) / kStepBatches;
+    drawn.distinct = CountDistinct(drawn.index, first);
+  };
+  {
+    std::vector<std::jthread> threads;  // A draw takes long: two cache misses.
+    for (uint64_t batch = 0; batch < kStepBatches; ++batch) threads.emplace_back(draw, batch);
+  }
+  for (const Drawn& drawn : batches) {
+    unique_rows_ += static_cast<double>(drawn.distinct) / kStepBatches;
     if (as_names) {
       index_.push_back(Allocate<uint32_t>(lookups_));
-      names_.push_back(Upload(names, stream));
+      names_.push_back(Upload(drawn.names, stream));
     } else {
-      index_.push_back(Upload(index, stream));
+      index_.push_back(Upload(drawn.index, stream));
     }
   }
 }
