@@ -8,7 +8,8 @@
 
 namespace sparrow {
 
-// Used for flags, commands and fields alike. "; did you mean NAME?" with the one of `names` that is at most two edits from `word`, or "".
+// Used for flags, commands and fields alike. "; did you mean NAME?" with the one of `names` that is at most two edits
+// from `word`, or "".
 std::string NearestHint(absl::string_view word, const std::vector<std::string>& names);
 
 }  // namespace sparrow

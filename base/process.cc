@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <limits>
 #include <string>
 
 #include "absl/synchronization/mutex.h"
@@ -19,6 +21,16 @@ void PrepareProcess(char** argv) {
   if (length <= 0) return;
   path.resize(static_cast<size_t>(length));
   execv(path.c_str(), argv);  // Returns only if it fails; then libgomp's default stands.
+}
+
+uint64_t AvailableMemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  uint64_t kilobytes = 0;
+  for (std::string unit; file >> name >> kilobytes; std::getline(file, unit)) {
+    if (name == "MemAvailable:") return kilobytes << 10;
+  }
+  return std::numeric_limits<uint64_t>::max();
 }
 
 }  // namespace sparrow

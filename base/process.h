@@ -1,6 +1,8 @@
 #ifndef SPARROW_BASE_PROCESS_H_
 #define SPARROW_BASE_PROCESS_H_
 
+#include <cstdint>
+
 namespace sparrow {
 
 // The first call of every program's main: settings of libraries that hold for the whole process. REQUIRES: no other
@@ -13,6 +15,10 @@ namespace sparrow {
 //
 // absl: Debian's build looks for deadlocks at every lock; that is off here.
 void PrepareProcess(char** argv);
+
+// Memory that new allocations of this machine can have without swapping (MemAvailable of /proc/meminfo). Where the
+// system does not say: 2^64 - 1.
+uint64_t AvailableMemoryBytes();
 
 }  // namespace sparrow
 

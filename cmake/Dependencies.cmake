@@ -65,7 +65,7 @@ if(SPARROW_HAS_CUDA)
   if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
     add_library(sparrow_nccl INTERFACE)  # All-reduce between GPUs.
     target_include_directories(sparrow_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
-    target_link_libraries(sparrow_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart)
+    target_link_libraries(sparrow_nccl INTERFACE ${NCCL_LIBRARY})
     set(SPARROW_HAS_NCCL ON)
   endif()
 endif()

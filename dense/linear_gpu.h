@@ -21,6 +21,8 @@ namespace sparrow {
 // epilogue does not). Bit j % 8 of byte i * PITCH + j / 8 is that of row i, column j; PITCH is a multiple of 16.
 size_t ReluMaskBytes(int64_t n, int64_t cols);
 
+constexpr size_t kProductsWorkspaceBytes = size_t{32} << 20;  // GPU memory of one object: what cuBLAS asks for on Hopper.
+
 // Products sum in float32, whatever the precision: no partial sum is ever stored in 16 bits. kFloat32 never uses tensor
 // cores, which would take tf32.
 //

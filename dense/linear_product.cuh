@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/cuda/stream.h"
+#include "dense/linear_gpu.h"
 #include "dense/product_plans.h"
 
 namespace sparrow {
@@ -23,7 +24,7 @@ namespace sparrow {
     CHECK(cublas_status == CUBLAS_STATUS_SUCCESS) << #call << ": " << cublasLtGetStatusString(cublas_status); \
   } while (false)
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // What cuBLAS asks for on Hopper.
+constexpr size_t kWorkspaceBytes = kProductsWorkspaceBytes;
 constexpr int kCandidatesMax = 16;                    // Of each variant, the library's best guess first.
 constexpr uint32_t kAlignment = 16;                   // Bytes, of every pointer.
 

@@ -66,6 +66,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   GpuBatchTrainer(const BatchTrainerParts& parts, Precision precision, const GpuTrainerOptions& options)
       : parts_(parts), precision_(precision), rows_max_(options.rows_max), rows_full_(options.rows_full) {}
 
+  ~GpuBatchTrainer() override { stream_.Synchronize(); }  // What is queued still reads the pinned memory.
+
   absl::Status Prepare(const v1::Job& job, const GpuTrainerOptions& options) {
     ASSIGN_OR_RETURN(
         model_, MakeModelGpu(job.model(), {parts_.layout->dense_columns, parts_.layout->FeatureDims()}, *parts_.model,
@@ -164,6 +166,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     const std::span<const DeviceBatch::Placed> placed =
         hot_rows_ == nullptr ? std::span<const DeviceBatch::Placed>() : hot_rows_->placed();
     RETURN_IF_ERROR(batch_->Load(prepared, rows, placed, stream_));
+    if (hot_rows_ == nullptr) RETURN_IF_ERROR(batch_->MakeRoomForSums());
     rows_ = rows;
     loaded_.Record(stream_);
     Run(&forward_graphs_, rows, [&] {
@@ -387,7 +390,9 @@ absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTra
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("cuda:", options.gpu, ": cuBLASLt cannot be loaded: ", absence));
   }
-  UseGpu(options.gpu);
+  if (const std::string reason = TryGpu(options.gpu); !reason.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("cuda:", options.gpu, " cannot be used: ", reason));
+  }
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
   auto trainer = std::make_unique<GpuBatchTrainer>(parts, precision, options);

@@ -12,13 +12,16 @@
 namespace sparrow {
 namespace {
 
-// Room for `size` elements, and for some more if it has to be allocated anew. Returns whether it was.
+constexpr size_t kLookupsMax = (size_t{1} << 31) - 1;  // Of the kernels.
+
+// Room for `size` elements, and for some more, size_max at most, if it has to be allocated anew. Returns whether it
+// was.
 template <typename T>
-absl::StatusOr<bool> Grow(size_t size, absl::string_view what, Mirror<T>* mirror) {
+absl::StatusOr<bool> Grow(size_t size, size_t size_max, absl::string_view what, Mirror<T>* mirror) {
   if (mirror->device.size() >= size) return false;
   // The old arrays are freed first: there may not be memory for both.
   *mirror = Mirror<T>{.host = *PinnedBuffer<T>::Allocate(0), .device = *DeviceBuffer<T>::Allocate(0)};
-  ASSIGN_OR_RETURN(*mirror, Mirror<T>::Make(size + size / 4 + 1, what));
+  ASSIGN_OR_RETURN(*mirror, Mirror<T>::Make(std::max(size, std::min(size + size / 4 + 1, size_max)), what));
   return true;
 }
 
@@ -66,6 +69,11 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint
     features.insert(features.end(), layout_->tables[t].features.begin(), layout_->tables[t].features.end());
   }
   const size_t n = features.size();
+  if (n * static_cast<size_t>(rows_max_) > kLookupsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", rows_max_, " rows has ",
+                                                   n * static_cast<size_t>(rows_max_), " bags of dimension ", dim,
+                                                   ", the limit is ", kLookupsMax, "; make the batch smaller"));
+  }
   ASSIGN_OR_RETURN(Mirror<uint32_t> columns, Mirror<uint32_t>::Make(n, "the columns of features"));
   ASSIGN_OR_RETURN(Mirror<uint8_t> mean, Mirror<uint8_t>::Make(n, "the pooling of features"));
   bool by_4 = true;
@@ -114,26 +122,26 @@ absl::Status DeviceBatch::MakeRoom(const PreparedBatch& prepared, const Placed* 
   }
   const size_t unique = group->base.back();
   const size_t lookups = LookupsOf(prepared, *group);
-  if (lookups >= size_t{1} << 31) {
+  if (lookups > kLookupsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a batch has ", lookups, " look-ups of dimension ", group->dim,
-                                                   ", the limit is ", (size_t{1} << 31) - 1,
-                                                   "; make the batch smaller"));
+                                                   ", the limit is ", kLookupsMax, "; make the batch smaller"));
   }
   bool weighted = group->weights.device.size() > 0;
   for (const uint32_t f : group->features) weighted = weighted || !prepared.batch.features[f].weights.empty();
   bool moved = false;
-  const auto grow = [&](auto* mirror, size_t size, absl::string_view what) -> absl::Status {
-    ASSIGN_OR_RETURN(const bool grown, Grow(size, what, mirror));
+  const auto grow = [&](auto* mirror, size_t size, size_t size_max, absl::string_view what) -> absl::Status {
+    ASSIGN_OR_RETURN(const bool grown, Grow(size, size_max, what, mirror));
     moved = moved || grown;
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(grow(&group->index, lookups, "the look-ups of a batch"));
-  if (weighted) RETURN_IF_ERROR(grow(&group->weights, group->index.device.size(), "the weights of a batch's look-ups"));
+  RETURN_IF_ERROR(grow(&group->index, lookups, kLookupsMax, "the look-ups of a batch"));
+  if (weighted)
+    RETURN_IF_ERROR(
+        grow(&group->weights, group->index.device.size(), kLookupsMax, "the weights of a batch's look-ups"));
   size_t slots = 0;
   if (placed == nullptr) {
-    RETURN_IF_ERROR(grow(&group->rows, unique * group->padded_dim, "the rows of a batch"));
+    RETURN_IF_ERROR(grow(&group->rows, unique * group->padded_dim, SIZE_MAX, "the rows of a batch"));
     slots = group->rows.device.size() / group->padded_dim;
-    RETURN_IF_ERROR(grow(&group->sums, slots * group->dim, "the gradients of a batch's rows"));
     group->source = {.data = reinterpret_cast<const char*>(group->rows.device.data()),
                      .slot_bytes = group->padded_dim * sizeof(float),
                      .dim = group->dim};
@@ -220,9 +228,22 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, std:
   std::copy(batch.labels.begin(), batch.labels.end(), labels_.host.data());
   samples_.host.data()[0] = batch.rows;
   dense_.Upload(batch.dense.size(), stream);
+  // Not those of batches before, which may be as large as an input can be: 0 times infinity is NaN.
+  internal::FillDevice(dense_.device.data() + batch.dense.size(), 0,
+                       (static_cast<size_t>(rows) * layout_->dense_columns - batch.dense.size()) * sizeof(float),
+                       stream);
   labels_.Upload(batch.labels.size(), stream);
   samples_.Upload(1, stream);
   for (size_t g = 0; g < groups_.size(); ++g) LoadGroup(prepared, rows, place_of(g), &groups_[g], stream);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceBatch::MakeRoomForSums() {
+  for (Group& group : groups_) {
+    ASSIGN_OR_RETURN(const bool grown, Grow(size_t{group.size.slots} * group.dim, SIZE_MAX,
+                                            "the gradients of a batch's rows", &group.sums));
+    if (grown) ++generation_;
+  }
   return absl::OkStatus();
 }
 

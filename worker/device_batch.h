@@ -58,7 +58,7 @@ class DeviceBatch {
   static std::vector<std::vector<uint32_t>> GroupsByDim(const JobLayout& layout);
 
   // Queues the copies of a batch to the GPU, as `rows` rows: those behind the batch's own have empty bags, and dense
-  // inputs of batches before. Its rows are copied too, unless they are placed. Waits for earlier copies.
+  // inputs of 0. Its rows are copied too, unless they are placed. Waits for earlier copies.
   // REQUIRES: prepared.batch.rows <= rows <= rows_max.
   absl::Status Load(const PreparedBatch& prepared, int64_t rows, std::span<const Placed> placed /*[groups], or empty*/,
                     const Stream& stream);
@@ -73,6 +73,8 @@ class DeviceBatch {
 
   // Of the batch loaded last.
   DeviceBags Bags(const Group& group, int64_t rows) const;
+  // Room for the groups' sums. REQUIRES: Load.
+  absl::Status MakeRoomForSums();
   // Queues the copies of the groups' sums to the host.
   void FetchSums(const Stream& stream);
   // A span for each table, [unique, dim], once the stream has passed FetchSums; valid until the next Load.

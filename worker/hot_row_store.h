@@ -60,8 +60,9 @@ class HotRowStore {
   virtual absl::StatusOr<DirtyRows> TakeDirty(size_t share, uint32_t first, uint32_t n) = 0;
 };
 
-// In the CPU's memory. `tables` outlive it.
-std::unique_ptr<HotRowStore> MakeCpuHotRowStore(std::span<const HotRowShare> shares, std::span<const TableSpec> tables);
+// In the CPU's memory. `tables` outlive it. ResourceExhausted: the machine has not as much memory free.
+absl::StatusOr<std::unique_ptr<HotRowStore>> MakeCpuHotRowStore(std::span<const HotRowShare> shares,
+                                                                std::span<const TableSpec> tables);
 
 }  // namespace sparrow
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/parallel.h"
+#include "base/process.h"
 #include "base/room.h"
 #include "base/status_macros.h"
 #include "worker/hot_row_store.h"
@@ -137,8 +138,15 @@ class CpuHotRowStore final : public HotRowStore {
 
 }  // namespace
 
-std::unique_ptr<HotRowStore> MakeCpuHotRowStore(std::span<const HotRowShare> shares,
-                                                std::span<const TableSpec> tables) {
+absl::StatusOr<std::unique_ptr<HotRowStore>> MakeCpuHotRowStore(std::span<const HotRowShare> shares,
+                                                                std::span<const TableSpec> tables) {
+  double bytes = 0;
+  for (const HotRowShare& share : shares) bytes += static_cast<double>(share.bytes);
+  const uint64_t available = AvailableMemoryBytes();
+  if (bytes > static_cast<double>(available)) {
+    return absl::ResourceExhaustedError(absl::StrCat("train.hot_rows need ", static_cast<uint64_t>(bytes),
+                                                     " bytes, and this machine has ", available, " available"));
+  }
   return std::make_unique<CpuHotRowStore>(shares, tables);
 }
 

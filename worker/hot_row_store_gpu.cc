@@ -17,6 +17,9 @@ namespace {
 // Of a feature whose bags may have any length: how many ids a sample has at most, on the average.
 constexpr uint64_t kBagIdsMax = 64;
 constexpr uint64_t kBatchRowsMax = (uint64_t{1} << 31) - 1;
+constexpr uint64_t kReserveBytes = uint64_t{512} << 20;
+constexpr uint64_t kPieceRows = 65536;  // That leave the cache at once for a checkpoint, of a small batch;
+constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // fewer of large rows.
 
 class Store final : public HotRowStoreGpu {
  public:
@@ -31,7 +34,11 @@ class Store final : public HotRowStoreGpu {
     ASSIGN_OR_RETURN(sparse_step_, Mirror<SparseStep>::Make(1, "a step of rows' optimizers"));
     ASSIGN_OR_RETURN(refused_, Mirror<uint64_t>::Make(1, "the number of refused rows"));
     parts_.stream->Synchronize();  // The caches are clear, for the other stream too.
-    return absl::OkStatus();
+    const GpuMemory memory = GpuMemoryNow();
+    if (memory.free >= kReserveBytes) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat("the GPU is out of memory: train.hot_rows leave ", memory.free,
+                                                     " of ", memory.total, " bytes, and ", kReserveBytes,
+                                                     " are needed for kernels, recorded steps and evaluation"));
   }
 
   uint32_t slots(size_t share) const override { return shares_[share].cache->slots(); }
@@ -205,6 +212,8 @@ class Store final : public HotRowStoreGpu {
       if (parts_.tables[t].bounded_rows != 0) of_table = std::min(of_table, parts_.tables[t].bounded_rows);
       rows += of_table;
     }
+    const uint64_t slot_bytes = parts_.tables[share.tables[0]].Layout().slot_bytes();
+    rows = std::max(rows, std::min(kPieceRows, kPieceBytes / slot_bytes));
     return std::min(rows, kBatchRowsMax);
   }
 

@@ -28,6 +28,21 @@ std::string GpuAbsence() {
 
 void UseGpu(int gpu) { CHECK_CUDA(cudaSetDevice(gpu)); }
 
+std::string TryGpu(int gpu) {
+  cudaError_t error = cudaSetDevice(gpu);
+  if (error == cudaSuccess) error = cudaFree(nullptr);  // Makes the context, which is what can fail.
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return cudaGetErrorString(error);
+  }
+  int major = 0;
+  CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+  constexpr int kMajorMin = 9;  // cmake/Dependencies.cmake compiles for 9.0 and later.
+  if (major >= kMajorMin) return "";
+  return "its compute capability is " + std::to_string(major) + ".x, and this build needs " +
+         std::to_string(kMajorMin) + ".0 or later";
+}
+
 GpuMemory GpuMemoryNow() {
   GpuMemory memory;
   CHECK_CUDA(cudaMemGetInfo(&memory.free, &memory.total));
@@ -133,9 +148,13 @@ void DeviceFree(void* memory) {
 
 void* PinnedAllocate(size_t bytes) {
   void* memory = nullptr;
-  if (cudaMallocHost(&memory, bytes) == cudaSuccess) return memory;
-  cudaGetLastError();  // Reported by the return value.
-  return nullptr;
+  const cudaError_t error = cudaMallocHost(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // Reported by the return value.
+    return nullptr;
+  }
+  CHECK_CUDA(error);
+  return memory;
 }
 
 void PinnedFree(void* memory) {

@@ -15,8 +15,11 @@ namespace sparrow {
 int GpuCount();
 // Why there are none: what the driver says. "" where GpuCount() > 0.
 std::string GpuAbsence();
-// Makes `gpu` the current one of the calling thread. REQUIRES: 0 <= gpu < GpuCount().
+// Makes `gpu` the current one of the calling thread. REQUIRES: 0 <= gpu < GpuCount(), and that it can be used.
 void UseGpu(int gpu);
+// The same; returns why it cannot be used: its memory is full, it is another process's alone, or older than what the
+// kernels are compiled for. "" if it can.
+std::string TryGpu(int gpu);
 // "NVIDIA H200, compute capability 9.0". REQUIRES: GpuCount() > 0.
 std::string GpuName();
 // Of the current GPU: 32 hexadecimal digits that no other GPU has. REQUIRES: GpuCount() > 0.
