@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <optional>
 
 #include "base/cuda/graph.h"
@@ -228,10 +227,6 @@ TEST_P(ModelGpuTest, AStepEqualsTheCpusWithinThePrecision) {
       const double tolerance = ToleranceOf(precision);
       EXPECT_LT(RelativeError(actual.logits, expected.logits), tolerance);
       EXPECT_LT(std::abs(actual.loss - expected.loss), tolerance * expected.loss);
-      std::printf("%s, precision %d, %zu rows: relative errors %.1e logits, %.1e gradients, %.1e to rows\n",
-                  GetParam().name, static_cast<int>(precision), n, RelativeError(actual.logits, expected.logits),
-                  RelativeError(actual.gradients, expected.gradients),
-                  RelativeError(actual.sparse_gradients, expected.sparse_gradients));
       // A ReLU near 0 may be on in one precision and off in the other.
       EXPECT_LT(RelativeError(actual.gradients, expected.gradients), 5 * tolerance);
       EXPECT_LT(RelativeError(actual.sparse_gradients, expected.sparse_gradients), 5 * tolerance);
