@@ -98,7 +98,7 @@ class ProductsGpu::State {
   // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
   void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, const Stream& stream) {
     const SumsRoom room = Room();
-    WithElementOf(options_.precision, [&](auto zero) {
+    WithElementType(options_.precision, [&](auto zero) {
       using T = decltype(zero);
       const auto launch = [&](auto launch_gradients) {
         launch_gradients(values, static_cast<const uint8_t*>(call.mask), MaskPitch(values.cols), call.outputs, sums,
@@ -171,7 +171,7 @@ class ProductsGpu::State {
                                         .relu = shape.relu,
                                         .mask = static_cast<uint8_t*>(call.mask),
                                         .mask_pitch = MaskPitch(shape.out)};
-      WithElementOf(shape.precision, [&](auto zero) {
+      WithElementType(shape.precision, [&](auto zero) {
         Launch(BiasReluKernel<decltype(zero)>, BiasReluBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
       });
     }

@@ -9,7 +9,7 @@
 
 #include "base/cuda/launch.cuh"
 #include "dense/device_matrix.h"
-#include "dense/element.cuh"
+#include "dense/precision.cuh"
 
 namespace sparrow {
 

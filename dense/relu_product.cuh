@@ -20,7 +20,7 @@
 
 #include "base/cuda/launch.cuh"
 #include "dense/device_matrix.h"
-#include "dense/element.cuh"
+#include "dense/precision.cuh"
 #include "dense/linear_kernels.cuh"
 
 namespace sparrow {
