@@ -25,6 +25,7 @@
 #include "base/cuda/stream.h"
 #include "base/random.h"
 #include "bench/support/gpu_timing.h"
+#include "bench/support/random_matrices.h"
 #include "dense/cross_gpu.h"
 #include "dense/interaction_gpu.h"
 #include "dense/last_layer_gpu.h"
@@ -43,30 +44,6 @@ const char* NameOf(Precision precision) {
   return precision == Precision::kBfloat16 ? "bf16" : precision == Precision::kFloat16 ? "fp16" : "fp32";
 }
 
-// Random numbers in [-1, 1) without the neighbourhood of 0; a 16-bit one is a float cut after its upper bits
-// (bfloat16), or with five bits of exponent (float16).
-std::vector<char> RandomBlock(Precision precision) {
-  constexpr size_t kElements = 1 << 20;
-  const size_t size = ElementBytes(precision);
-  std::vector<char> block(kElements * size);
-  for (size_t i = 0; i < kElements; ++i) {
-    const double u = 2 * RandomUniform(1, i) - 1;
-    const auto value = static_cast<float>(u + (u < 0 ? -0.05 : 0.05));
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    if (size == 4) {
-      std::memcpy(&block[i * size], &bits, size);
-    } else {
-      const uint32_t half = precision == Precision::kBfloat16
-                                ? bits >> 16
-                                : bits >> 31 << 15 | ((bits >> 13 & 0x3ffff) - ((127 - 15) << 10));
-      const auto narrow = static_cast<uint16_t>(half);
-      std::memcpy(&block[i * size], &narrow, size);
-    }
-  }
-  return block;
-}
-
 double Magnitude(Precision precision, const char* at) {
   if (ElementBytes(precision) == 4) {
     float value;
@@ -78,12 +55,6 @@ double Magnitude(Precision precision, const char* at) {
   if (precision == Precision::kBfloat16) return std::ldexp((bits & 127) + 128, (bits >> 7 & 255) - 134);
   return std::ldexp((bits & 1023) + 1024, (bits >> 10 & 31) - 25);
 }
-
-// A matrix that owns its memory.
-struct Owned {
-  DeviceBuffer<char> memory;
-  DeviceMatrix view;
-};
 
 class Bench {
  public:
@@ -102,9 +73,10 @@ class Bench {
     const std::string name = std::string(NameOf(precision)) + ", 27 x " + std::to_string(dim);
     const int64_t size = static_cast<int64_t>(ElementBytes(precision));
     const int64_t vectors = 27 * dim * size, outputs = PaddedColumns(shape.outputs()) * size;
-    const Owned bottom = Random(precision, n, dim), sparse = Random(precision, n, kFeatures * dim);
-    const Owned out = Random(precision, n, shape.outputs());
-    const Owned bottom_gradients = Random(precision, n, dim), sparse_gradients = Random(precision, n, kFeatures * dim);
+    const OwnedMatrix bottom = Random(precision, n, dim), sparse = Random(precision, n, kFeatures * dim);
+    const OwnedMatrix out = Random(precision, n, shape.outputs());
+    const OwnedMatrix bottom_gradients = Random(precision, n, dim),
+                      sparse_gradients = Random(precision, n, kFeatures * dim);
     Measure(
         "interaction backward, " + name, n, 2 * vectors + outputs,
         [&] {
@@ -132,8 +104,8 @@ class Bench {
   void Cross(Precision precision, int64_t in, int64_t n) {
     const std::string name = std::string(NameOf(precision)) + ", " + std::to_string(in) + " columns";
     const int64_t row = in * static_cast<int64_t>(ElementBytes(precision));
-    const Owned x0 = Random(precision, n, in), factor = Random(precision, n, in), x = Random(precision, n, in);
-    const Owned y = Random(precision, n, in), by_x0 = Random(precision, n, in);
+    const OwnedMatrix x0 = Random(precision, n, in), factor = Random(precision, n, in), x = Random(precision, n, in);
+    const OwnedMatrix y = Random(precision, n, in), by_x0 = Random(precision, n, in);
     Measure(
         "cross forward, " + name, n, 4 * row,
         [&] { CrossCombineForwardGpu(precision, x0.view, factor.view, x.view, y.view, stream_); }, precision, y);
@@ -148,18 +120,17 @@ class Bench {
   void LastLayerLoss(Precision precision, int64_t in, int64_t n) {
     const std::string name = std::string(NameOf(precision)) + ", " + std::to_string(in) + " columns";
     const int64_t row = in * static_cast<int64_t>(ElementBytes(precision));
-    const Owned h = Random(precision, n, in), gradients = Random(precision, n, in);
-    const Owned w = Random(Precision::kFloat32, 1, in), b = Random(Precision::kFloat32, 1, 1);
-    const Owned labels = Random(Precision::kFloat32, n, 1), logits = Random(Precision::kFloat32, n, 1);
-    const Owned w_gradients = Random(Precision::kFloat32, 1, in), b_gradients = Random(Precision::kFloat32, 1, 1);
-    const auto floats = [](const Owned& owned) { return static_cast<float*>(owned.view.data); };
+    const OwnedMatrix h = Random(precision, n, in), gradients = Random(precision, n, in);
+    const OwnedMatrix w = Random(Precision::kFloat32, 1, in), b = Random(Precision::kFloat32, 1, 1);
+    const OwnedMatrix labels = Random(Precision::kFloat32, n, 1), logits = Random(Precision::kFloat32, n, 1);
+    const OwnedMatrix w_gradients = Random(Precision::kFloat32, 1, in), b_gradients = Random(Precision::kFloat32, 1, 1);
     DeviceBuffer<uint32_t> samples = Allocate<uint32_t>(1);
     DeviceBuffer<double> loss = Allocate<double>(1);
     DeviceBuffer<char> workspace = Allocate<char>(LastLayerWorkspaceBytes(n, in));
-    const LastLayer layer{floats(w), floats(b), true};
+    const LastLayer layer{w.floats(), b.floats(), true};
     Measure(
         "last layer forward, " + name, n, row + 4,
-        [&] { LastLayerForwardGpu(precision, h.view, layer, floats(logits), stream_); }, Precision::kFloat32, logits);
+        [&] { LastLayerForwardGpu(precision, h.view, layer, logits.floats(), stream_); }, Precision::kFloat32, logits);
     for (const uint32_t counted : {static_cast<uint32_t>(n), 0u}) {
       samples.CopyFrom({&counted, 1}, stream_);
       stream_.Synchronize();
@@ -167,8 +138,8 @@ class Bench {
           std::string(counted > 0 ? "last layer with loss, " : "the same without samples, so exponentials, ") + name, n,
           2 * row + 8,
           [&] {
-            LastLayerLossGpu(precision, h.view, layer, floats(labels), samples.data(), floats(b), floats(logits),
-                             gradients.view, floats(w_gradients), floats(b_gradients), loss.data(), workspace.data(),
+            LastLayerLossGpu(precision, h.view, layer, labels.floats(), samples.data(), b.floats(), logits.floats(),
+                             gradients.view, w_gradients.floats(), b_gradients.floats(), loss.data(), workspace.data(),
                              stream_);
           },
           Precision::kFloat32, w_gradients);
@@ -176,30 +147,9 @@ class Bench {
   }
 
  private:
-  // Its first block of random numbers repeated to the end.
-  void FillRandom(Precision precision, DeviceBuffer<char>* memory) {
-    std::vector<char>& block = blocks_[static_cast<int>(precision)];
-    if (block.empty()) block = RandomBlock(precision);
-    const size_t first = std::min(block.size(), memory->size());
-    internal::CopyToDevice(memory->data(), block.data(), first, stream_);
-    for (size_t filled = first; filled < memory->size();) {
-      const size_t more = std::min(filled, memory->size() - filled);
-      internal::CopyOnDevice(memory->data() + filled, memory->data(), more, stream_);
-      filled += more;
-    }
-    stream_.Synchronize();
-  }
+  OwnedMatrix Random(Precision precision, int64_t rows, int64_t cols) { return random_.Make(precision, rows, cols); }
 
-  // With rows padded as models have them.
-  Owned Random(Precision precision, int64_t rows, int64_t cols) {
-    const int64_t stride = cols == 1 ? 1 : PaddedColumns(cols);
-    Owned owned{Allocate<char>(rows * stride * ElementBytes(precision)), {}};
-    FillRandom(precision, &owned.memory);
-    owned.view = {.data = owned.memory.data(), .rows = rows, .cols = cols, .stride = stride};
-    return owned;
-  }
-
-  double Checksum(Precision precision, const Owned& matrix) {
+  double Checksum(Precision precision, const OwnedMatrix& matrix) {
     const size_t size = ElementBytes(precision);
     std::vector<char> host(std::min(kChecksumRows, matrix.view.rows) * matrix.view.stride * size);
     internal::CopyToHost(host.data(), matrix.view.data, host.size(), stream_);
@@ -218,7 +168,7 @@ class Bench {
 
   // Times `work`, which moves row_bytes a row of the batch, and prints its line; `result` is its main result.
   void Measure(const std::string& name, int64_t n, int64_t row_bytes, const std::function<void()>& work,
-               Precision precision, const Owned& result) {
+               Precision precision, const OwnedMatrix& result) {
     const Spread time = Time(kRuns, nullptr, work, &flush_, stream_);
     const double checksum = Checksum(precision, result);
     const int64_t bytes = n * row_bytes;
@@ -232,10 +182,10 @@ class Bench {
   DeviceBuffer<char> flush_ = Allocate<char>(int64_t{256} << 20);
   DeviceBuffer<char> from_ = Allocate<char>(kCopyBytes);
   DeviceBuffer<char> to_ = Allocate<char>(kCopyBytes);
-  std::map<int, std::vector<char>> blocks_;  // By precision.
+  RandomMatrices random_{stream_};
   DeviceBuffer<char> records_ = [this] {
     DeviceBuffer<char> records = Allocate<char>(kRecords * kRecordBytes);
-    FillRandom(Precision::kFloat32, &records);
+    random_.Fill(Precision::kFloat32, &records);
     return records;
   }();
   double bound_ = 0;

@@ -39,7 +39,6 @@ namespace sparrow {
 namespace {
 
 constexpr int kRuns = 25;
-constexpr double kFlops = 787e12;
 constexpr size_t kCopyBytes = size_t{2} << 30;
 
 // bf16 values, normal with this deviation; of many elements the same million again and again.
@@ -121,7 +120,9 @@ struct Operation {
   std::function<void(ProductsGpu*, const Stream&)> run;
 
   double flops() const { return 2.0 * static_cast<double>(layer->n * layer->in * layer->out); }
-  double BoundMicroseconds(double copy_rate) const { return 1e6 * std::max(flops() / kFlops, bytes / copy_rate); }
+  double BoundMicroseconds(double copy_rate) const {
+    return 1e6 * std::max(flops() / kBfloat16ProductFlops, bytes / copy_rate);
+  }
 };
 
 std::vector<Operation> Forward(std::list<Tower::Layer>* layers, const Way& way) {
@@ -278,8 +279,9 @@ class Bench {
         const double bound = operation.BoundMicroseconds(copy_rate_);
         std::printf("| %s | %lld x %lld | %.1f | %s | %.1f (%.1f-%.1f) | %.0f | %.0f %% |\n", operation.name,
                     static_cast<long long>(operation.layer->in), static_cast<long long>(operation.layer->out), bound,
-                    operation.flops() / kFlops * copy_rate_ > operation.bytes ? "flops" : "bytes", time.median_us,
-                    time.min_us, time.max_us, operation.flops() / time.median_us / 1e6, 100 * bound / time.median_us);
+                    operation.flops() / kBfloat16ProductFlops * copy_rate_ > operation.bytes ? "flops" : "bytes",
+                    time.median_us, time.min_us, time.max_us, operation.flops() / time.median_us / 1e6,
+                    100 * bound / time.median_us);
       }
     }
     std::printf(

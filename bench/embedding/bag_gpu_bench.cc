@@ -9,7 +9,6 @@
 // between events, L2 flushed before each. usage: embedding_bag_gpu_bench [ROWS_A_TABLE]    (default 1000000)
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,8 +17,8 @@
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
-#include "base/random.h"
 #include "bench/embedding/plain_gather.h"
+#include "bench/support/gpu_lookups.h"
 #include "bench/support/gpu_timing.h"
 #include "embedding/bag_gpu.h"
 
@@ -27,42 +26,8 @@ namespace sparrow {
 namespace {
 
 constexpr uint32_t kFeatures = 26;
-constexpr uint32_t kDcnv2[kFeatures] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
-                                        6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
-constexpr double kZipf = 1.05;
 constexpr int kRuns = 50;
 constexpr size_t kCopyBytes = size_t{2} << 30;
-
-template <typename T>
-DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
-  DeviceBuffer<T> buffer = Allocate<T>(host.size());
-  buffer.CopyFrom(host, stream);
-  stream.Synchronize();
-  return buffer;
-}
-
-struct Lookups {
-  std::vector<uint32_t> offsets = {0};
-  std::vector<uint32_t> index;
-};
-
-// Zipf: the continuous distribution of that exponent, cut to whole ranks.
-Lookups MakeLookups(uint32_t samples, bool dcnv2, uint32_t rows, bool zipf) {
-  Lookups lookups;
-  for (uint32_t f = 0; f < kFeatures; ++f) {
-    for (uint32_t i = 0; i < samples; ++i) {
-      for (uint32_t k = 0; k < (dcnv2 ? kDcnv2[f] : 1); ++k) {
-        const double u = RandomUniform(1, lookups.index.size());
-        const double rank =
-            zipf ? std::pow(1 - u * (1 - std::pow(rows + 1.0, 1 - kZipf)), 1 / (1 - kZipf)) - 1 : u * rows;
-        const uint64_t row = std::min<uint64_t>(static_cast<uint64_t>(rank), rows - 1);
-        lookups.index.push_back(static_cast<uint32_t>(f * uint64_t{rows} + row * 2654435761u % rows));
-      }
-      lookups.offsets.push_back(static_cast<uint32_t>(lookups.index.size()));
-    }
-  }
-  return lookups;
-}
 
 // Of the first elements, at most 16 M.
 double Checksum(const DeviceBuffer<char>& output, ElementType type, const Stream& stream) {
@@ -107,7 +72,8 @@ int Main(int argc, char** argv) {
   for (const bool dcnv2 : {true, false}) {
     const uint32_t samples = dcnv2 ? 8192 : 65536;
     for (const bool zipf : {false, true}) {
-      const Lookups lookups = MakeLookups(samples, dcnv2, static_cast<uint32_t>(rows_of_table), zipf);
+      const Lookups lookups =
+          MakeLookups(samples, dcnv2 ? kDcnv2BagSizes : kOneHotBagSizes, static_cast<uint32_t>(rows_of_table), zipf);
       const auto offsets = Upload(lookups.offsets, stream);
       const auto index = Upload(lookups.index, stream);
       const auto count = static_cast<double>(lookups.index.size());

@@ -13,16 +13,18 @@
 // smaller cache)
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "base/random.h"
+#include "bench/support/filled_cache.h"
+#include "bench/support/gpu_lookups.h"
 #include "bench/support/gpu_timing.h"
 #include "embedding/dedup_gpu.h"
 #include "embedding/row_cache_gpu.h"
@@ -32,26 +34,7 @@ namespace {
 
 constexpr int kRuns = 30;
 constexpr int kBatches = kRuns + 5;  // Time warms up with five.
-constexpr uint32_t kBatch = 1 << 20;
 constexpr size_t kCopyBytes = size_t{2} << 30;
-
-RowName NameOf(uint64_t i) { return {i, static_cast<uint32_t>(i % 26)}; }
-
-template <typename T>
-DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
-  DeviceBuffer<T> buffer = Allocate<T>(host.size());
-  buffer.CopyFrom(host, stream);
-  stream.Synchronize();
-  return buffer;
-}
-
-template <typename T>
-std::vector<T> Download(const T* from, size_t n, const Stream& stream) {
-  std::vector<T> host(n);
-  internal::CopyToHost(host.data(), from, n * sizeof(T), stream);
-  stream.Synchronize();
-  return host;
-}
 
 class Bench {
  public:
@@ -65,121 +48,72 @@ class Bench {
   double bound() const { return bound_; }
 
   void Cache(uint32_t rows, uint32_t dim, bool full) {
-    const RowLayout layout(dim, SparseOptimizerKind::kSgd);
-    const uint64_t slot_bytes = layout.slot_bytes();
-    const RowCacheOptions options{layout, rows * (slot_bytes + 18), 0, kBatch};
-    auto cache = RowCacheGpu::Make(options, stream_);
-    if (!cache.has_value()) {
+    std::optional<FilledCache> filled = FilledCache::Make(rows, dim, full, kBatches, stream_);
+    if (!filled.has_value()) {
       std::printf("no GPU memory for %u rows of dim %u\n", rows, dim);
       return;
     }
-    std::vector<RowCacheStep> host_steps(4096);
-    for (uint64_t i = 0; i < host_steps.size(); ++i) host_steps[i] = {i + 1, i};
-    const auto steps = Upload(host_steps, stream_);
-    auto names = Allocate<RowName>(uint64_t{kBatch} * kBatches);
-    auto records = Allocate<char>(kBatch * slot_bytes);
-    auto out_records = Allocate<char>(kBatch * slot_bytes);
-    auto out_names = Allocate<RowName>(kBatch);
-    auto out_dirty = Allocate<uint8_t>(kBatch);
-    auto counts = Allocate<uint32_t>(2);
-    auto refused = Allocate<uint32_t>(kBatch);
-    auto slots = Allocate<uint32_t>(kBatch);
-    auto values = Allocate<float>(size_t{kBatch} * dim);
-    records.Fill(0x3d, stream_);  // Every weight 0.0464: not zero, finite.
-    values.Fill(0xff, stream_);
-    const DeviceEvicted evicted{out_names.data(), out_records.data(), out_dirty.data(),
-                                counts.data(),    refused.data(),     counts.data() + 1};
-    uint64_t step = 0, next_name = 0;
-    const auto insert = [&](const RowName* batch, uint32_t n) {
-      cache->Insert({batch, n, nullptr}, records.data(), steps.data() + step++, slots.data(), evicted, stream_);
-    };
-    const auto next_names = [&](uint32_t n) {
-      std::vector<RowName> batch(n);
-      for (RowName& name : batch) name = NameOf(next_name++);
-      return batch;
-    };
-
-    const uint64_t to_insert = full ? uint64_t{rows} / 2 * 3 : rows / 2;
-    while (next_name < to_insert) {
-      const std::vector<RowName> batch =
-          next_names(static_cast<uint32_t>(std::min<uint64_t>(kBatch, to_insert - next_name)));
-      internal::CopyToDevice(names.data(), batch.data(), batch.size() * sizeof(RowName), stream_);
-      insert(names.data(), static_cast<uint32_t>(batch.size()));
-      stream_.Synchronize();
-    }
+    RowCacheGpu* const cache = &filled->cache();
+    const auto slot_bytes = static_cast<double>(cache->records().layout.slot_bytes());
     const std::vector<uint8_t> digests = Download(cache->index().digests, cache->slots(), stream_);
     load_ = 1 - static_cast<double>(std::count(digests.begin(), digests.end(), 0)) / cache->slots();
     rows_ = cache->slots();
     dim_ = dim;
 
-    // Names that are there.
-    std::vector<RowName> there;
-    for (uint64_t round = 0; there.size() < kBatch; ++round) {
-      std::vector<RowName> tried(kBatch);
-      for (uint32_t i = 0; i < kBatch; ++i) tried[i] = NameOf(RandomBits(round, i) % next_name);
-      internal::CopyToDevice(names.data(), tried.data(), tried.size() * sizeof(RowName), stream_);
-      cache->Find({names.data(), kBatch, nullptr}, nullptr, slots.data(), nullptr, stream_);
-      const std::vector<uint32_t> found = Download(slots.data(), kBatch, stream_);
-      for (uint32_t i = 0; i < kBatch && there.size() < kBatch; ++i) {
-        if (found[i] != kNoSlot) there.push_back(tried[i]);
-      }
-    }
-    internal::CopyToDevice(names.data(), there.data(), there.size() * sizeof(RowName), stream_);
-    const DeviceNames hits{names.data(), kBatch, nullptr};
-    const double find_bytes = 40.0 * kBatch + rows_;
-    Row("find to slots, look only", kBatch, find_bytes - 4.0 * kBatch, nullptr,
-        [&] { cache->Find(hits, nullptr, slots.data(), nullptr, stream_); });
-    Row(
-        "find to slots", kBatch, find_bytes, [&] { ++step; },
-        [&] { cache->Find(hits, steps.data() + step, slots.data(), nullptr, stream_); });
-    Row("find, rows copied out, look only", kBatch, find_bytes + (8.0 * dim - 4) * kBatch, nullptr,
-        [&] { cache->Find(hits, nullptr, slots.data(), values.data(), stream_); });
-    Row(
-        "find, rows copied out", kBatch, find_bytes + 8.0 * dim * kBatch, [&] { ++step; },
-        [&] { cache->Find(hits, steps.data() + step, slots.data(), values.data(), stream_); });
-    const std::vector<uint32_t> found = Download(slots.data(), kBatch, stream_);
-    const std::vector<float> copied = Download(values.data(), values.size(), stream_);
+    filled->PutNames(filled->PresentNames(stream_), stream_);
+    const DeviceNames hits{filled->names(0), kCacheBatch, nullptr};
+    const RowCacheStep* step = nullptr;
+    const auto next_step = [&] { step = filled->NextStep(); };
+    uint32_t* const slots = filled->slots();
+    float* const values = filled->values();
+    const double find_bytes = 40.0 * kCacheBatch + rows_;
+    Row("find to slots, look only", kCacheBatch, find_bytes - 4.0 * kCacheBatch, nullptr,
+        [&] { cache->Find(hits, nullptr, slots, nullptr, stream_); });
+    Row("find to slots", kCacheBatch, find_bytes, next_step, [&] { cache->Find(hits, step, slots, nullptr, stream_); });
+    Row("find, rows copied out, look only", kCacheBatch, find_bytes + (8.0 * dim - 4) * kCacheBatch, nullptr,
+        [&] { cache->Find(hits, nullptr, slots, values, stream_); });
+    Row("find, rows copied out", kCacheBatch, find_bytes + 8.0 * dim * kCacheBatch, next_step,
+        [&] { cache->Find(hits, step, slots, values, stream_); });
+    const std::vector<uint32_t> found = Download(slots, kCacheBatch, stream_);
+    const std::vector<float> copied = Download(values, size_t{kCacheBatch} * dim, stream_);
     const auto wrong = std::count_if(copied.begin(), copied.end(), [&](float v) { return v != copied[0]; });
     if (std::count(found.begin(), found.end(), kNoSlot) != 0 || wrong != 0 || !(copied[0] > 0)) std::printf("WRONG\n");
 
     // New names: all batches lie in GPU memory beforehand.
-    const std::vector<RowName> fresh = next_names(kBatch * kBatches);
-    names.CopyFrom(fresh, stream_);
+    filled->PutNames(filled->NextNames(kCacheBatch * kBatches), stream_);
     uint64_t batch = 0;
     const auto next = [&] {
       // Half full: what the call before inserted goes again.
-      if (!full && batch > 0) cache->Remove({names.data() + (batch - 1) % kBatches * kBatch, kBatch, nullptr}, stream_);
+      if (!full && batch > 0) cache->Remove({filled->names((batch - 1) % kBatches), kCacheBatch, nullptr}, stream_);
       ++batch;
     };
-    const double insert_bytes = (36.0 + 2.0 * slot_bytes) * kBatch + 16.0 * rows_;
-    const double evict_bytes = (16.0 + 2.0 * slot_bytes) * kBatch;
-    Row(full ? "insert, a row evicted for each" : "insert", kBatch, insert_bytes + (full ? evict_bytes : 0), next,
-        [&] { insert(names.data() + (batch - 1) % kBatches * kBatch, kBatch); });
-    const std::vector<uint32_t> ended = Download(counts.data(), 2, stream_);
+    const double insert_bytes = (36.0 + 2.0 * slot_bytes) * kCacheBatch + 16.0 * rows_;
+    const double evict_bytes = (16.0 + 2.0 * slot_bytes) * kCacheBatch;
+    Row(full ? "insert, a row evicted for each" : "insert", kCacheBatch, insert_bytes + (full ? evict_bytes : 0), next,
+        [&] { filled->Insert((batch - 1) % kBatches, kCacheBatch, stream_); });
+    const std::vector<uint32_t> ended = Download(filled->counts(), 2, stream_);
     std::printf("(the last call: %u evicted, %u refused)\n", ended[0], ended[1]);
     if (!full) return;
-    Row("mark dirty", kBatch, 5.0 * kBatch, nullptr, [&] { cache->MarkDirty(slots.data(), kBatch, nullptr, stream_); });
-    auto all = Allocate<uint32_t>(kBatch);
-    std::vector<uint32_t> first(kBatch);
-    for (uint32_t i = 0; i < kBatch; ++i) first[i] = i;
+    Row("mark dirty", kCacheBatch, 5.0 * kCacheBatch, nullptr,
+        [&] { cache->MarkDirty(slots, kCacheBatch, nullptr, stream_); });
+    auto all = Allocate<uint32_t>(kCacheBatch);
+    std::vector<uint32_t> first(kCacheBatch);
+    for (uint32_t i = 0; i < kCacheBatch; ++i) first[i] = i;
     all.CopyFrom(first, stream_);
     Row(
-        "take dirty rows, all of 1 M slots", kBatch, (2.0 * slot_bytes + 34) * kBatch,
-        [&] { cache->MarkDirty(all.data(), kBatch, nullptr, stream_); },
+        "take dirty rows, all of 1 M slots", kCacheBatch, (2.0 * slot_bytes + 34) * kCacheBatch,
+        [&] { cache->MarkDirty(all.data(), kCacheBatch, nullptr, stream_); },
         [&] {
-          cache->TakeDirty(0, kBatch, {out_names.data(), out_records.data(), kBatch, counts.data()}, stream_);
+          const DeviceEvicted out = filled->evicted();
+          cache->TakeDirty(0, kCacheBatch, {out.names, out.records, kCacheBatch, out.count}, stream_);
         });
   }
 
   void Unique(bool zipf) {
     constexpr uint32_t kTables = 26, kLookups = 65536, kRows = 1'000'000;
-    constexpr double kZipf = 1.05;
     std::vector<RowName> names(size_t{kTables} * kLookups);
     for (uint32_t i = 0; i < names.size(); ++i) {
-      const double u = RandomUniform(1, i);
-      const double rank =
-          zipf ? std::pow(1 - u * (1 - std::pow(kRows + 1.0, 1 - kZipf)), 1 / (1 - kZipf)) - 1 : u * kRows;
-      names[i] = {Mix64(static_cast<uint64_t>(rank)), i / kLookups};
+      names[i] = {Mix64(RankOf(RandomUniform(1, i), kRows, zipf)), i / kLookups};
     }
     const auto n = static_cast<uint32_t>(names.size());
     const auto device_names = Upload(names, stream_);
@@ -219,7 +153,7 @@ class Bench {
 
 int Main(int argc, char** argv) {
   const uint64_t rows = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : uint64_t{1} << 24;
-  if (GpuCount() == 0 || rows < kBatch || rows > (uint64_t{1} << 27)) {
+  if (GpuCount() == 0 || rows < kCacheBatch || rows > (uint64_t{1} << 27)) {
     std::fprintf(stderr, "embedding_row_cache_gpu_bench: %s\n",
                  GpuCount() == 0 ? "no GPU here" : "ROWS must be 1048576 to 134217728");
     return 1;

@@ -10,7 +10,6 @@
 // 1000000, and three batch sizes)
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +18,7 @@
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
-#include "base/random.h"
+#include "bench/support/gpu_lookups.h"
 #include "bench/support/gpu_timing.h"
 #include "embedding/sparse_update_gpu.h"
 
@@ -28,39 +27,9 @@ namespace {
 
 constexpr uint32_t kFeatures = 26;
 constexpr uint32_t kDim = 128;
-constexpr double kZipf = 1.05;
 
 constexpr int kRuns = 50;
 constexpr size_t kCopyBytes = size_t{2} << 30;
-
-template <typename T>
-DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
-  DeviceBuffer<T> buffer = Allocate<T>(host.size());
-  buffer.CopyFrom(host, stream);
-  stream.Synchronize();
-  return buffer;
-}
-
-// Rows of one batch, feature by feature. Zipf: the continuous distribution of that exponent, cut to whole ranks.
-std::vector<uint32_t> Slots(uint32_t samples, uint32_t rows, bool zipf) {
-  std::vector<uint32_t> slots(size_t{kFeatures} * samples);
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const double u = RandomUniform(1, i);
-    const double rank = zipf ? std::pow(1 - u * (1 - std::pow(rows + 1.0, 1 - kZipf)), 1 / (1 - kZipf)) - 1 : u * rows;
-    const uint64_t row = std::min<uint64_t>(static_cast<uint64_t>(rank), rows - 1);
-    slots[i] = static_cast<uint32_t>(i / samples * rows + row * 2654435761u % rows);
-  }
-  return slots;
-}
-
-// Each slot's place among the distinct ones.
-std::vector<uint32_t> Ranks(const std::vector<uint32_t>& slots, const std::vector<uint32_t>& distinct) {
-  std::vector<uint32_t> ranks;
-  for (const uint32_t slot : slots) {
-    ranks.push_back(static_cast<uint32_t>(std::lower_bound(distinct.begin(), distinct.end(), slot) - distinct.begin()));
-  }
-  return ranks;
-}
 
 // Of the first 65,536 rows' numbers.
 double Checksum(const char* rows, uint64_t row_bytes, uint64_t count, const Stream& stream) {
@@ -102,19 +71,16 @@ int Main(int argc, char** argv) {
   if (only != 0) batches = {static_cast<uint32_t>(only)};
   for (const uint32_t samples : batches) {
     for (const bool zipf : {false, true}) {
-      const std::vector<uint32_t> index = Slots(samples, static_cast<uint32_t>(rows), zipf);
-      std::vector<uint32_t> distinct = index;
-      std::sort(distinct.begin(), distinct.end());
-      distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+      const auto& [offsets, index] = MakeLookups(samples, kOneHotBagSizes, static_cast<uint32_t>(rows), zipf);
+      const std::vector<uint32_t> distinct = DistinctSlots(index);
       const auto unique = static_cast<double>(distinct.size());
-      std::vector<uint32_t> offsets(index.size() + 1), columns(kFeatures);
-      for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<uint32_t>(i);
+      std::vector<uint32_t> columns(kFeatures);
       for (uint32_t f = 0; f < kFeatures; ++f) columns[f] = f * kDim;
       const auto lookups = static_cast<uint32_t>(index.size());
       const SparseUpdateSize size{lookups, static_cast<uint32_t>(kFeatures * rows), kDim};
       const SparseUpdateSize sums_size{lookups, static_cast<uint32_t>(distinct.size()), kDim};
       const auto d_index = Upload(index, stream);
-      const auto d_ranks = Upload(Ranks(index, distinct), stream);
+      const auto d_ranks = Upload(RanksAmong(distinct, index), stream);
       const auto d_offsets = Upload(offsets, stream);
       const auto d_columns = Upload(columns, stream);
       const auto step = Upload(std::vector<SparseStep>(1), stream);

@@ -13,6 +13,7 @@ namespace sparrow::bench {
 
 using Arguments = std::vector<std::string>;
 
+int KernelsCommand(const Arguments& arguments);
 int MemoryCommand(const Arguments& arguments);
 int PullCommand(const Arguments& arguments);
 int PushCommand(const Arguments& arguments);

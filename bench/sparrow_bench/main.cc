@@ -18,6 +18,7 @@ struct Command {
   int (*run)(const Arguments& arguments);
 };
 constexpr Command kCommands[] = {
+    {"kernels", "how near to its bound each GPU kernel is", KernelsCommand},
     {"memory", "what a server holds whose tables are far larger than its --memory", MemoryCommand},
     {"pull", "rows from servers to a worker: TCP, Unix socket, and in process", PullCommand},
     {"push", "gradients from a worker to servers, applied by row-wise Adagrad", PushCommand},
@@ -27,7 +28,7 @@ constexpr Command kCommands[] = {
 
 int Overview(std::FILE* to, int status) {
   std::fputs("usage: sparrow-bench COMMAND [flags]\n\ncommands:\n", to);
-  for (const Command& command : kCommands) std::fprintf(to, "  %-6s %s\n", command.name, command.summary);
+  for (const Command& command : kCommands) std::fprintf(to, "  %-7s %s\n", command.name, command.summary);
   std::fputs("\nsparrow-bench COMMAND --help tells more.\n", to);
   return status;
 }

@@ -1,7 +1,7 @@
 #ifndef SPARROW_BENCH_SUPPORT_GPU_TIMING_H_
 #define SPARROW_BENCH_SUPPORT_GPU_TIMING_H_
 
-// GPU memory and times for benchmarks of kernels.
+// GPU memory, times and bounds for benchmarks of kernels.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,11 +16,31 @@
 
 namespace sparrow {
 
+// What a large bfloat16 product reaches on an H200, in operations a second.
+inline constexpr double kBfloat16ProductFlops = 787e12;
+
 template <typename T>
 DeviceBuffer<T> Allocate(size_t size) {
   std::optional<DeviceBuffer<T>> buffer = DeviceBuffer<T>::Allocate(size);
   CHECK(buffer.has_value()) << "no GPU memory for " << size * sizeof(T) << " bytes";
   return std::move(*buffer);
+}
+
+// Waits, so `host` may go.
+template <typename T>
+DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
+  DeviceBuffer<T> buffer = Allocate<T>(host.size());
+  buffer.CopyFrom(host, stream);
+  stream.Synchronize();
+  return buffer;
+}
+
+template <typename T>
+std::vector<T> Download(const T* from, size_t n, const Stream& stream) {
+  std::vector<T> host(n);
+  internal::CopyToHost(host.data(), from, n * sizeof(T), stream);
+  stream.Synchronize();
+  return host;
 }
 
 struct Spread {

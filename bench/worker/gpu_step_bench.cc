@@ -50,7 +50,6 @@
 namespace sparrow {
 namespace {
 
-constexpr double kProductFlops = 787e12;
 constexpr int kRuns = 30;
 constexpr double kLoadFactor = 0.6;  // No bucket of the cache overflows.
 constexpr uint64_t kDlrmRows = 1'000'000;
@@ -423,7 +422,7 @@ class Bench {
       const double row_bytes = 4 * kStepDim + 2 * static_cast<double>(records_->layout.record_bytes());
       bytes += lookups->unique_rows() * row_bytes + 8.0 * lookups->lookups();
     }
-    return 1e6 * (model.flops() / kProductFlops + bytes / copy_rate_);
+    return 1e6 * (model.flops() / kBfloat16ProductFlops + bytes / copy_rate_);
   }
 
   void Header(const std::string& title) const {

@@ -27,14 +27,6 @@ constexpr uint32_t kStepDim = 128;
 constexpr uint32_t kStepDense = 13;
 constexpr int kStepBatches = 10;  // Of different look-ups.
 
-template <typename T>
-DeviceBuffer<T> Upload(const std::vector<T>& host, const Stream& stream) {
-  DeviceBuffer<T> buffer = Allocate<T>(host.size());
-  buffer.CopyFrom(host, stream);
-  stream.Synchronize();
-  return buffer;
-}
-
 // A table a feature, and how many look-ups a sample has in each.
 struct StepTables {
   std::vector<uint64_t> rows;

@@ -1,0 +1,67 @@
+#include "bench/sparrow_bench/kernels.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda/stream.h"
+#include "base/status_macros.h"
+#include "bench/sparrow_bench/commands.h"
+
+namespace sparrow::bench {
+namespace {
+
+constexpr int kNoGpu = 77;  // What CTest counts as skipped.
+
+absl::Status Run(const std::string& only, const std::string& json) {
+  ASSIGN_OR_RETURN(const std::vector<Fields> report, MeasureKernels(only));
+  return WriteJson(report, json);
+}
+
+}  // namespace
+
+int KernelsCommand(const Arguments& arguments) {
+  std::string only, json;
+  const std::vector<Option> options = {
+      {"only", &only, "One family of kernels; \"\": all."},
+      {"json", &json, "File for the report as JSON."},
+  };
+  std::string families;
+  for (const KernelFamily& family : kKernelFamilies)
+    absl::StrAppend(&families, family.name, ": ", family.summary, "\n");
+  const Usage usage = {
+      .program = "sparrow-bench kernels",
+      .positional = "",
+      .summary = absl::StrCat(
+          "How near to its bound is each GPU kernel? A table in markdown: for every kernel the median of 25 launches\n"
+          "between events, the caches flushed before each, and what that is of its bound in the same run. The bound "
+          "is\n"
+          "the larger of two times: the bytes that the kernel must move (inputs read once, outputs written once) at "
+          "the\n"
+          "rate of a copy of 2 GiB on the device, and, of products, the operations at 787 TFLOP/s, which is what a "
+          "large\n"
+          "bfloat16 product reaches on an H200. Takes about half a minute and 12 GB of GPU memory. Without a GPU it "
+          "says\n"
+          "so and ends with status 77.\n\nfamilies:\n\n",
+          families),
+      .examples = "  sparrow-bench kernels\n  sparrow-bench kernels --only products --json out.json\n"};
+  if (const std::optional<int> status = ParseCommand(usage, options, arguments)) return *status;
+  const bool known = std::any_of(std::begin(kKernelFamilies), std::end(kKernelFamilies),
+                                 [&](const KernelFamily& family) { return only == family.name; });
+  if (!only.empty() && !known) {
+    std::fprintf(stderr, "sparrow-bench kernels: --only=%s: no such family; there are\n%s", only.c_str(),
+                 families.c_str());
+    return 2;
+  }
+  if (GpuCount() == 0) {
+    std::fprintf(stderr, "sparrow-bench kernels: needs a GPU: %s\n", GpuAbsence().c_str());
+    return kNoGpu;
+  }
+  const absl::Status status = Run(only, json);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "sparrow-bench kernels: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace sparrow::bench

@@ -1,0 +1,44 @@
+#ifndef SPARROW_BENCH_SPARROW_BENCH_KERNELS_H_
+#define SPARROW_BENCH_SPARROW_BENCH_KERNELS_H_
+
+// What `sparrow-bench kernels` measures. The measuring half is kernels_gpu.cc, or kernels_absent.cc in a build without
+// CUDA.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/sparrow_bench/report.h"
+
+namespace sparrow::bench {
+
+// Kernels that are measured together, in the order of the table.
+struct KernelFamily {
+  const char* name;
+  const char* summary;
+};
+inline constexpr KernelFamily kKernelFamilies[] = {
+    {"optimizers", "dense optimizers with a bfloat16 copy of the weights, 64 M parameters"},
+    {"norm", "the norm of 64 M gradients"},
+    {"cast", "float32 to bfloat16, 65,536 x 1,024"},
+    {"activations", "gradients of a ReLU with two uses, 65,536 x 1,024"},
+    {"loss", "binary cross-entropy and its gradient, 16 M samples"},
+    {"interaction", "dot interaction of 27 vectors of 128, batch 65,536: forward, backward, gathered"},
+    {"cross", "DCN V2's element-wise cross, 65,536 x 3,456: forward, backward"},
+    {"last-layer", "the last layer of 256, alone and with loss and gradients, batch 65,536"},
+    {"products", "a layer 1,024 x 1,024, batch 65,536: forward, input and weights backward; sums beside products"},
+    {"bags", "pooling in 26 tables, one-hot at batch 65,536 and DLRM-DCNv2's bags at 8,192"},
+    {"group", "look-ups sorted by row, 26 x 65,536"},
+    {"update", "sparse backward with the optimizer, 26 x 65,536 look-ups of dimension 128"},
+    {"sums", "sums of gradients by row, the same look-ups"},
+    {"cache", "row cache of 16 M slots of dimension 64, full: find, insert with eviction, 1 M names a call"},
+    {"unique", "unique names of 26 x 65,536 look-ups"},
+};
+
+// Measures one family, or with "" all, and prints a line of the table for each kernel as it comes. Returns the report's
+// objects. REQUIRES: GpuCount() > 0; `only` is empty or a family's name.
+absl::StatusOr<std::vector<Fields>> MeasureKernels(const std::string& only);
+
+}  // namespace sparrow::bench
+
+#endif  // SPARROW_BENCH_SPARROW_BENCH_KERNELS_H_
