@@ -39,22 +39,24 @@ KernelBench::KernelBench() : flush_(Allocate<char>(kFlushBytes)) {
               copy_rate_ / 1e12, kBfloat16ProductFlops / 1e12);
   std::printf(
       "| family | kernel | type | rows | columns | MB | GFLOP | median us (min-max) | M rows/s | achieved | bound | "
-      "of the bound |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "of the bound | checksum |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
 }
 
 void KernelBench::Measure(const KernelCall& call) {
   const Spread time = Time(kRuns, call.before, call.run, &flush_, stream_);
+  const std::string checksum = HexChecksum(ChecksumOf(call, stream_));
   const double seconds = time.median_us * 1e-6;
   const double rows = static_cast<double>(call.rows);
   const double copy_seconds = call.bytes / copy_rate_, product_seconds = call.flops / kBfloat16ProductFlops;
   const bool by_flops = product_seconds > copy_seconds;
   const double bound_seconds = std::max(copy_seconds, product_seconds);
   const double rate = (by_flops ? call.flops : call.bytes) / seconds;
-  std::printf("| %s | %s | %s | %llu | %llu | %.1f | %.1f | %.1f (%.1f-%.1f) | %.0f | %.*f %s | %s | %.0f %% |\n",
+  std::printf("| %s | %s | %s | %llu | %llu | %.1f | %.1f | %.1f (%.1f-%.1f) | %.0f | %.*f %s | %s | %.0f %% | %s |\n",
               family_.c_str(), call.name.c_str(), call.type, static_cast<unsigned long long>(call.rows),
               static_cast<unsigned long long>(call.dim), call.bytes / 1e6, call.flops / 1e9, time.median_us,
               time.min_us, time.max_us, rows / time.median_us, by_flops ? 0 : 2, rate / 1e12,
-              by_flops ? "TFLOP/s" : "TB/s", by_flops ? "product" : "copy", 100 * bound_seconds / seconds);
+              by_flops ? "TFLOP/s" : "TB/s", by_flops ? "product" : "copy", 100 * bound_seconds / seconds,
+              checksum.c_str());
   std::fflush(stdout);
   Fields fields = FieldsOf({.name = call.name,
                             .transport = "direct",
@@ -68,7 +70,7 @@ void KernelBench::Measure(const KernelCall& call) {
                             .p99_ms = time.max_us * 1e-3,  // Of fewer than a hundred runs.
                             .bound = by_flops ? "bfloat16 product" : "device copy",
                             .bound_rows_per_second = rows / bound_seconds,
-                            .checksum = HexChecksum(ChecksumOf(call, stream_))});
+                            .checksum = checksum});
   fields.insert(fields.end(), {{"family", family_},
                                {"bytes", call.bytes},
                                {"flops", call.flops},

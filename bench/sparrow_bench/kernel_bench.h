@@ -19,7 +19,7 @@ namespace sparrow::bench {
 // A kernel, or some that are called together.
 struct KernelCall {
   std::string name = "";
-  const char* type = "fp32";               // Of most of what it moves.
+  const char* type = "fp32";               // Of most of what it moves, or of the rows that names and slots stand for.
   uint64_t rows = 0;                       // Elements, samples, look-ups or names.
   uint64_t dim = 1;                        // Columns of a row.
   double bytes = 0;                        // That it must move: each input once, each output once.
