@@ -75,8 +75,8 @@ class Bench {
     const int64_t vectors = 27 * dim * size, outputs = PaddedColumns(shape.outputs()) * size;
     const OwnedMatrix bottom = Random(precision, n, dim), sparse = Random(precision, n, kFeatures * dim);
     const OwnedMatrix out = Random(precision, n, shape.outputs());
-    const OwnedMatrix bottom_gradients = Random(precision, n, dim),
-                      sparse_gradients = Random(precision, n, kFeatures * dim);
+    const OwnedMatrix bottom_gradients = Random(precision, n, dim);
+    const OwnedMatrix sparse_gradients = Random(precision, n, kFeatures * dim);
     Measure(
         "interaction backward, " + name, n, 2 * vectors + outputs,
         [&] {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,9 +48,15 @@ class KernelBench {
   const std::vector<Fields>& report() const { return report_; }
 
  private:
+  // Bytes a second, read and written, of a copy that moves `bytes`.
+  double RateOfLikeCopy(double bytes);
+
   const Stream stream_;
   DeviceBuffer<char> flush_;
-  double copy_rate_ = 0;  // Bytes a second, read and written.
+  DeviceBuffer<char> from_;
+  DeviceBuffer<char> to_;
+  std::map<size_t, double> like_rates_;  // By bytes copied.
+  double copy_rate_ = 0;                 // Bytes a second, read and written.
   std::string family_;
   std::vector<Fields> report_;
 };

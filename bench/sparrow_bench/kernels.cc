@@ -34,16 +34,13 @@ int KernelsCommand(const Arguments& arguments) {
       .program = "sparrow-bench kernels",
       .positional = "",
       .summary = absl::StrCat(
-          "How near to its bound is each GPU kernel? A table in markdown: for every kernel the median of 25 launches\n"
-          "between events, the caches flushed before each, and what that is of its bound in the same run. The bound "
-          "is\n"
-          "the larger of two times: the bytes that the kernel must move (inputs read once, outputs written once) at "
-          "the\n"
-          "rate of a copy of 2 GiB on the device, and, of products, the operations at 787 TFLOP/s, which is what a "
-          "large\n"
-          "bfloat16 product reaches on an H200. Takes about half a minute and 12 GB of GPU memory. Without a GPU it "
-          "says\n"
-          "so and ends with status 77.\n\nfamilies:\n\n",
+          "How near to its bound is each GPU kernel? A table in markdown: for every kernel the median of 25\n"
+          "launches between events, caches flushed before each, and what that is of its bound. The bound is the\n"
+          "larger of two times: the bytes that the kernel must move (inputs read once, outputs written once) at the\n"
+          "rate of a copy of 2 GiB on the device, measured in the same run; and, of products, the operations at 787\n"
+          "TFLOP/s, which a large bfloat16 product reaches on an H200. Beside it: of a copy of as many bytes, since\n"
+          "what takes microseconds does not reach the rate of 2 GiB. Takes up to half a minute and 12 GB of GPU\n"
+          "memory. Without a GPU it says so and ends with status 77.\n\nfamilies:\n\n",
           families),
       .examples = "  sparrow-bench kernels\n  sparrow-bench kernels --only products --json out.json\n"};
   if (const std::optional<int> status = ParseCommand(usage, options, arguments)) return *status;

@@ -31,7 +31,8 @@ inline constexpr KernelFamily kKernelFamilies[] = {
     {"group", "look-ups sorted by row, 26 x 65,536"},
     {"update", "sparse backward with the optimizer, 26 x 65,536 look-ups of dimension 128"},
     {"sums", "sums of gradients by row, the same look-ups"},
-    {"cache", "row cache of 16 M slots of dimension 64, full: find, insert with eviction, 1 M names a call"},
+    {"cache",
+     "row cache of 16 M slots of dimension 64, full, 1 M names a call: find, insert with eviction, dirty rows"},
     {"unique", "unique names of 26 x 65,536 look-ups"},
 };
 
