@@ -146,6 +146,20 @@ TEST_P(GpuJobs, RowsHeldOnTheGpuChangeNoBitWhateverTheirNumber) {
   }
 }
 
+TEST_P(GpuJobs, EvaluationsOnTheWayChangeNothing) {
+  for (const char* rows : {"", "300"}) {  // Held by servers; held on the GPU.
+    std::vector<std::string> sets = {"train.steps_max=40", "train.deterministic=true"};
+    if (*rows != 0) sets.push_back(absl::StrCat("train.hot_rows.rows=", rows));
+    const TrainingRun without = Run("cuda:0", sets);
+    ASSERT_EQ(without.status, 0) << without.err;
+    sets.push_back("eval.every_steps=7");
+    const TrainingRun with = Run("cuda:0", sets);
+    ASSERT_EQ(with.status, 0) << with.err;
+    EXPECT_EQ(with.losses, without.losses) << rows;
+    EXPECT_EQ(with.summary["eval_loss"], without.summary["eval_loss"]) << rows;
+  }
+}
+
 TEST_P(GpuJobs, RowsHeldOnTheGpuAreInTheCheckpoint) {
   const std::vector<std::string> exact = {"train.precision=FULL", "train.deterministic=true"};
   const auto sets = [&](int steps, const char* budget) {
