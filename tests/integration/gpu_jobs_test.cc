@@ -72,6 +72,18 @@ TEST_P(GpuJobs, FullPrecisionGivesTheLossesOfTheCpu) {
   EXPECT_GT(gpu.summary["step_seconds"]["h2d"], 0);
 }
 
+TEST_P(GpuJobs, ClippingIsTheCpus) {
+  const std::string steps = "train.steps_max=20", clip = "train.clip_norm=0.05";
+  const TrainingRun cpu = Run("cpu", {steps, clip});
+  const TrainingRun gpu = Run("cuda:0", {steps, clip, "train.precision=FULL", "train.deterministic=true"});
+  const TrainingRun whole = Run("cuda:0", {steps, "train.precision=FULL", "train.deterministic=true"});
+  ASSERT_EQ(cpu.status, 0) << cpu.err;
+  ASSERT_EQ(gpu.status, 0) << gpu.err;
+  for (size_t i = 0; i < cpu.losses.size(); ++i)
+    ASSERT_LT(Relative(gpu.losses[i], cpu.losses[i]), 1e-5) << "step " << i;
+  EXPECT_NE(gpu.losses, whole.losses);
+}
+
 TEST_P(GpuJobs, TwoDeterministicRunsAreEqualBitForBit) {
   for (const char* precision : {"FULL", "BFLOAT16"}) {
     const std::vector<std::string> sets = {"train.steps_max=50", absl::StrCat("train.precision=", precision),
