@@ -80,6 +80,7 @@ struct BatchTrainerParts {
   const JobLayout* layout = nullptr;
   Model* model = nullptr;
   DenseOptimizer* optimizer = nullptr;
+  std::optional<double> clip_norm;  // TrainConfig.clip_norm.
 };
 
 // `cut`: see BatchModel.

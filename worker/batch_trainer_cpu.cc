@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "dense/gradient_norm.h"
 #include "dense/reduction_terms.h"
 #include "worker/batch_model.h"
 #include "worker/batch_trainer.h"
@@ -12,7 +13,10 @@ namespace {
 class CpuBatchTrainer final : public BatchTrainer {
  public:
   CpuBatchTrainer(const BatchTrainerParts& parts, uint64_t cut)
-      : model_(parts.model), optimizer_(parts.optimizer), batch_model_(parts.layout, parts.model, cut) {}
+      : model_(parts.model),
+        optimizer_(parts.optimizer),
+        clip_norm_(parts.clip_norm),
+        batch_model_(parts.layout, parts.model, cut) {}
 
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
     return batch_model_.Forward(prepared);
@@ -49,9 +53,10 @@ class CpuBatchTrainer final : public BatchTrainer {
   }
 
   absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
-    optimizer_->Step(
-        model_->weights(), gradients_,
-        {.gradient_scale = 1.0 / static_cast<double>(samples), .learning_rate_factor = learning_rate_factor});
+    double scale = 1.0 / static_cast<double>(samples);
+    if (clip_norm_.has_value()) scale *= GradientNormCpu(gradients_, scale, {.max_norm = *clip_norm_}).scale;
+    optimizer_->Step(model_->weights(), gradients_,
+                     {.gradient_scale = scale, .learning_rate_factor = learning_rate_factor});
     return absl::OkStatus();
   }
 
@@ -65,6 +70,7 @@ class CpuBatchTrainer final : public BatchTrainer {
  private:
   Model* const model_;
   DenseOptimizer* const optimizer_;
+  const std::optional<double> clip_norm_;
   BatchModel batch_model_;
   std::span<const float> gradients_;
   std::vector<float> reduced_;  // [parameters + 3]: gradients, loss in two floats, samples.

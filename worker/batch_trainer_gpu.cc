@@ -15,6 +15,7 @@
 #include "dense/cublas_lt.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/device_collective.h"
+#include "dense/gradient_norm_gpu.h"
 #include "dense/gradient_reducer.h"
 #include "dense/model_gpu.h"
 #include "dense/reduction_terms.h"
@@ -102,6 +103,9 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     RETURN_IF_ERROR(MakeOne(&loss_sum_, "a step's loss"));
     RETURN_IF_ERROR(MakeOne(&not_finite_rows_, "a step's refused rows"));
     RETURN_IF_ERROR(MakeOne(&step_options_, "a step's options"));
+    RETURN_IF_ERROR(MakeOne(&clip_, "the norm of gradients"));
+    RETURN_IF_ERROR(MakeOne(&norm_sums_, "the sums of a norm"));
+    norm_sums_->Fill(0, stream_);
     ASSIGN_OR_RETURN(DeviceBuffer<float> logits, AllocateOnDevice<float>(rows, "logits"));
     logits_.emplace(std::move(logits));
     ASSIGN_OR_RETURN(PinnedBuffer<float> host_logits, AllocatePinned<float>(rows, "logits"));
@@ -210,11 +214,16 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                               .learning_rate_factor = learning_rate_factor};
     internal::CopyToDevice(step_options_->data(), host_options_->data(), sizeof(DenseStepOptions), stream_);
     DeviceParameters* const parameters = model_->parameters();
+    if (parts_.clip_norm.has_value()) {
+      GradientNormGpu(parameters->gradients(), parameters->layout().size(), step_options_->data(),
+                      {.max_norm = *parts_.clip_norm}, norm_sums_->data(), clip_->data(), stream_);
+    }
     optimizer_->Step({.weights = parameters->weights(),
                       .gradients = parameters->gradients(),
                       .copy_type = CopyType(),
                       .copy = parameters->copy(),
-                      .options = step_options_->data()},
+                      .options = step_options_->data(),
+                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr},
                      stream_);
     return absl::OkStatus();
   }
@@ -371,6 +380,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   std::optional<DeviceBuffer<double>> loss_sum_;                // [1]
   std::optional<DeviceBuffer<uint64_t>> not_finite_rows_;       // [1]: the server refuses such rows by name
   std::optional<DeviceBuffer<DenseStepOptions>> step_options_;  // [1]
+  std::optional<DeviceBuffer<GradientClip>> clip_;              // [1]
+  std::optional<DeviceBuffer<GridSums>> norm_sums_;             // [1]
   std::optional<DeviceBuffer<float>> logits_;                   // [rows_max]
   std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
   std::optional<PinnedBuffer<StepResults>> results_;            // [1]

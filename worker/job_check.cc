@@ -190,6 +190,9 @@ absl::Status CheckTrain(const v1::Job& job) {
   if (!train.has_optimizer()) {
     return Bad("train.optimizer is not set; give train { optimizer { learning_rate: 0.1 sgd {} } } or another");
   }
+  if (train.has_clip_norm() && !(train.clip_norm() > 0 && std::isfinite(train.clip_norm()))) {
+    return Bad("train.clip_norm is ", train.clip_norm(), "; give a number above 0, or leave it out for no clipping");
+  }
   if (train.has_hot_rows()) RETURN_IF_ERROR(CheckHotRows(job));
   const auto optimizer = MakeDenseOptimizer(train.optimizer(), 1);
   if (!optimizer.ok()) return Annotate(optimizer.status(), "train.optimizer");

@@ -96,7 +96,8 @@ class Training {
                      MakeModel(job_.model(), {layout_.dense_columns, layout_.FeatureDims()}, job_.train().seed()));
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), model_->weights().size()));
     RETURN_IF_ERROR(LoadCheckpoint());
-    const BatchTrainerParts parts{.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get()};
+    BatchTrainerParts parts{.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
+    if (job_.train().has_clip_norm()) parts.clip_norm = job_.train().clip_norm();
     const uint64_t workers = in_.task.workers();
     const uint64_t batch = job_.train().batch_size();
     if (!in_.device.gpu.has_value()) {

@@ -1,11 +1,11 @@
 #include "dense/model.h"
 
 #include <gmock/gmock.h>
-#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include "base/hash.h"
 #include "tests/dense/double_reference.h"
+#include "tests/dense/model_cases.h"
 
 namespace sparrow {
 namespace {
@@ -20,36 +20,10 @@ using testing::Vector;
 constexpr uint64_t kSeed = 4711;
 constexpr double kTolerance = 1e-4;  // Some ten layers' worth of single-precision sums, summed over at most 257 rows.
 
-v1::ModelConfig Parse(const std::string& text) {
-  v1::ModelConfig config;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &config)) << text;
-  return config;
-}
-
-struct Case {
-  const char* name;
-  const char* config;
-  uint32_t dense_columns;
-  std::vector<uint32_t> dims;
-};
-
-const Case kCases[] = {
-    {"Dlrm", "dlrm { bottom: 9 bottom: 8 top: 11 top: 5 top: 1 }", 4, {8, 8, 8}},
-    {"DlrmLinearBottom", "dlrm { bottom: 9 bottom: 8 bottom_output: LINEAR top: 11 top: 5 top: 1 }", 4, {8, 8, 8}},
-    {"DlrmDim1", "dlrm { bottom: 1 top: 3 top: 1 }", 2, {1, 1}},
-    {"DlrmWithoutDense", "dlrm { top: 7 top: 1 }", 0, {5, 5, 5, 5}},
-    {"DlrmWithoutFeatures", "dlrm { bottom: 6 bottom: 4 top: 3 top: 1 }", 3, {}},
-    {"DlrmOneLayerTop", "dlrm { bottom: 16 top: 1 }", 13, {16, 16, 16, 16, 16, 16}},
-    {"Dcnv2", "dcnv2 { bottom: 7 bottom: 5 cross_layers: 3 cross_rank: 4 top: 6 top: 1 }", 4, {3, 1, 8}},
-    {"Dcnv2WithoutDense", "dcnv2 { cross_layers: 2 cross_rank: 9 top: 4 top: 1 }", 0, {2, 10}},
-    {"Dcnv2DenseWithoutBottom", "dcnv2 { cross_layers: 1 cross_rank: 3 top: 4 top: 1 }", 5, {2, 3}},
-    {"Dcnv2WithoutFeatures", "dcnv2 { bottom: 6 cross_layers: 2 cross_rank: 2 top: 1 }", 3, {}},
-};
-
-class Models : public ::testing::TestWithParam<Case> {
+class Models : public ::testing::TestWithParam<ModelCase> {
  protected:
   void SetUp() override {
-    auto model = MakeModel(Parse(GetParam().config), shape(), kSeed);
+    auto model = MakeModel(ParseModel(GetParam().config), shape(), kSeed);
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = std::move(model).value();
     // Every parameter off its initial value, and none 0.
@@ -75,7 +49,7 @@ class Models : public ::testing::TestWithParam<Case> {
       features.emplace_back(sparse.begin() + offset, sparse.begin() + offset + dim);
       offset += dim;
     }
-    const v1::ModelConfig config = Parse(GetParam().config);
+    const v1::ModelConfig config = ParseModel(GetParam().config);
     if (config.has_dlrm()) {
       return testing::DlrmReference(model_->parameters(), weights, d, features,
                                     config.dlrm().bottom_output() == v1::Dlrm::RELU);
@@ -171,7 +145,7 @@ TEST_P(Models, ParametersTileTheFlatArray) {
 }
 
 TEST_P(Models, InitialWeightsAreAFunctionOfSeedNameAndElement) {
-  auto model = MakeModel(Parse(GetParam().config), shape(), 99);
+  auto model = MakeModel(ParseModel(GetParam().config), shape(), 99);
   ASSERT_TRUE(model.ok());
   for (const Parameter& parameter : (*model)->parameters()) {
     const bool weight = parameter.shape.size() == 2;
@@ -188,7 +162,7 @@ TEST_P(Models, InitialWeightsAreAFunctionOfSeedNameAndElement) {
 }
 
 TEST_P(Models, UniformFanInChangesTheLayersAndNothingElse) {
-  v1::ModelConfig config = Parse(GetParam().config);
+  v1::ModelConfig config = ParseModel(GetParam().config);
   auto normal = MakeModel(config, shape(), 99);
   config.set_layer_initializer(v1::ModelConfig::UNIFORM_FAN_IN);
   auto uniform = MakeModel(config, shape(), 99);
@@ -206,8 +180,8 @@ TEST_P(Models, UniformFanInChangesTheLayersAndNothingElse) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Models, ::testing::ValuesIn(kCases),
-                         [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, Models, ::testing::ValuesIn(kModelCases),
+                         [](const ::testing::TestParamInfo<ModelCase>& info) { return info.param.name; });
 
 std::vector<std::string> Names(const Model& model) {
   std::vector<std::string> names;
@@ -216,14 +190,14 @@ std::vector<std::string> Names(const Model& model) {
 }
 
 TEST(Model, ParametersHaveTheNamesAndShapesOfTheContract) {
-  auto dlrm = MakeModel(Parse("dlrm { bottom: 5 bottom: 2 top: 3 top: 1 }"), {4, {2, 2}}, 1);
+  auto dlrm = MakeModel(ParseModel("dlrm { bottom: 5 bottom: 2 top: 3 top: 1 }"), {4, {2, 2}}, 1);
   ASSERT_TRUE(dlrm.ok());
   EXPECT_EQ(Names(**dlrm),
             (std::vector<std::string>{"bottom.0.weight", "bottom.0.bias", "bottom.1.weight", "bottom.1.bias",
                                       "top.0.weight", "top.0.bias", "top.1.weight", "top.1.bias"}));
   EXPECT_EQ((*dlrm)->parameters()[0].shape, (std::vector<uint64_t>{5, 4}));
   EXPECT_EQ((*dlrm)->parameters()[4].shape, (std::vector<uint64_t>{3, 2 + 3}));
-  auto dcnv2 = MakeModel(Parse("dcnv2 { cross_layers: 1 cross_rank: 2 top: 1 }"), {0, {2, 3}}, 1);
+  auto dcnv2 = MakeModel(ParseModel("dcnv2 { cross_layers: 1 cross_rank: 2 top: 1 }"), {0, {2, 3}}, 1);
   ASSERT_TRUE(dcnv2.ok());
   EXPECT_EQ(Names(**dcnv2),
             (std::vector<std::string>{"cross.0.v", "cross.0.w", "cross.0.b", "top.0.weight", "top.0.bias"}));
@@ -234,7 +208,7 @@ TEST(Model, ParametersHaveTheNamesAndShapesOfTheContract) {
 
 TEST(Model, TheReferenceModelsHaveTheirPublishedSizes) {
   const auto count = [](const std::string& config, const ModelShape& shape) {
-    auto model = MakeModel(Parse(config), shape, 1);
+    auto model = MakeModel(ParseModel(config), shape, 1);
     EXPECT_TRUE(model.ok()) << model.status();
     return (*model)->weights().size();
   };
@@ -248,7 +222,7 @@ TEST(Model, TheReferenceModelsHaveTheirPublishedSizes) {
 
 TEST(Model, BadShapesAreNamedWithBothNumbers) {
   const auto message = [](const std::string& config, const ModelShape& shape) {
-    const auto model = MakeModel(Parse(config), shape, 1);
+    const auto model = MakeModel(ParseModel(config), shape, 1);
     EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(model.status().message());
   };

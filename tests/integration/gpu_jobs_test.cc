@@ -72,6 +72,18 @@ TEST_P(GpuJobs, FullPrecisionGivesTheLossesOfTheCpu) {
   EXPECT_GT(gpu.summary["step_seconds"]["h2d"], 0);
 }
 
+TEST_P(GpuJobs, ClippingIsTheCpus) {
+  const std::string steps = "train.steps_max=20", clip = "train.clip_norm=0.05";
+  const TrainingRun cpu = Run("cpu", {steps, clip});
+  const TrainingRun gpu = Run("cuda:0", {steps, clip, "train.precision=FULL", "train.deterministic=true"});
+  const TrainingRun whole = Run("cuda:0", {steps, "train.precision=FULL", "train.deterministic=true"});
+  ASSERT_EQ(cpu.status, 0) << cpu.err;
+  ASSERT_EQ(gpu.status, 0) << gpu.err;
+  for (size_t i = 0; i < cpu.losses.size(); ++i)
+    ASSERT_LT(Relative(gpu.losses[i], cpu.losses[i]), 1e-5) << "step " << i;
+  EXPECT_NE(gpu.losses, whole.losses);
+}
+
 TEST_P(GpuJobs, TwoDeterministicRunsAreEqualBitForBit) {
   for (const char* precision : {"FULL", "BFLOAT16"}) {
     const std::vector<std::string> sets = {"train.steps_max=50", absl::StrCat("train.precision=", precision),
@@ -143,6 +155,20 @@ TEST_P(GpuJobs, RowsHeldOnTheGpuChangeNoBitWhateverTheirNumber) {
     for (size_t i = 0; i < none.losses.size(); ++i) {
       EXPECT_LT(Relative(none.losses[i], servers.losses[i]), 1e-5) << precision << ", step " << i;
     }
+  }
+}
+
+TEST_P(GpuJobs, EvaluationsOnTheWayChangeNothing) {
+  for (const char* rows : {"", "300"}) {  // Held by servers; held on the GPU.
+    std::vector<std::string> sets = {"train.steps_max=40", "train.deterministic=true"};
+    if (*rows != 0) sets.push_back(absl::StrCat("train.hot_rows.rows=", rows));
+    const TrainingRun without = Run("cuda:0", sets);
+    ASSERT_EQ(without.status, 0) << without.err;
+    sets.push_back("eval.every_steps=7");
+    const TrainingRun with = Run("cuda:0", sets);
+    ASSERT_EQ(with.status, 0) << with.err;
+    EXPECT_EQ(with.losses, without.losses) << rows;
+    EXPECT_EQ(with.summary["eval_loss"], without.summary["eval_loss"]) << rows;
   }
 }
 

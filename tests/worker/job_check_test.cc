@@ -170,6 +170,7 @@ const BadJob kBadJobs[] = {
     {"Schedule", [](v1::Job* job) { job->mutable_train()->mutable_schedule()->mutable_cosine()->clear_decay_steps(); },
      "train.schedule"},
     {"StepsZero", [](v1::Job* job) { job->mutable_train()->set_steps_max(0); }, "train.steps_max is 0"},
+    {"ClipNormZero", [](v1::Job* job) { job->mutable_train()->set_clip_norm(0); }, "train.clip_norm is 0"},
     {"LossEveryZero", [](v1::Job* job) { job->mutable_train()->set_loss_every_steps(0); },
      "train.loss_every_steps is 0"},
     {"EvalBatchZero", [](v1::Job* job) { job->mutable_eval()->set_batch_size(0); }, "eval.batch_size is 0"},

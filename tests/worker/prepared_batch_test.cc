@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "tests/worker/fake_transport.h"
 #include "tests/worker/training_harness.h"
 #include "worker/batch_model.h"
+#include "worker/batch_trainer.h"
 #include "worker/job_layout.h"
 #include "worker/ps_client.h"
 
@@ -121,6 +124,40 @@ TEST_F(PreparedBatchTest, ABatchWithoutRowsHasNoLossAndGradientsOfZero) {
       for (const std::span<const float> rows : result.row_gradients) EXPECT_TRUE(rows.empty());
     }
   }
+}
+
+// SGD with a rate of 1: the step is the gradient.
+TEST_F(PreparedBatchTest, TheDenseGradientIsClippedByItsNormAndNotWhereItIsSmaller) {
+  v1::OptimizerConfig sgd;
+  sgd.set_learning_rate(1);
+  sgd.mutable_sgd();
+  const auto step_of = [&](std::optional<double> clip_norm) {
+    auto model = MakeModel(ClickJob().model(), {layout_.dense_columns, layout_.FeatureDims()}, 3);
+    auto optimizer = MakeDenseOptimizer(sgd, (*model)->weights().size());
+    EXPECT_TRUE(model.ok() && optimizer.ok());
+    const std::vector<float> before((*model)->weights().begin(), (*model)->weights().end());
+    const std::unique_ptr<BatchTrainer> trainer = MakeCpuBatchTrainer(
+        {.layout = &layout_, .model = model->get(), .optimizer = optimizer->get(), .clip_norm = clip_norm}, /*cut=*/0);
+    EXPECT_TRUE(Prepare(GoodBatch()).ok());
+    for (const std::span<float> rows : prepared_.rows) std::fill(rows.begin(), rows.end(), 0.5f);
+    EXPECT_TRUE(trainer->ForwardBackward(prepared_).ok());
+    EXPECT_TRUE(trainer->UpdateDense(prepared_.batch.rows, 1).ok());
+    std::vector<double> step(before.size());
+    for (size_t i = 0; i < before.size(); ++i) step[i] = static_cast<double>(before[i]) - (*model)->weights()[i];
+    return step;
+  };
+  const auto norm_of = [](const std::vector<double>& step) {
+    double sum = 0;
+    for (const double x : step) sum += x * x;
+    return std::sqrt(sum);
+  };
+  const std::vector<double> whole = step_of(std::nullopt);
+  const double norm = norm_of(whole);
+  ASSERT_GT(norm, 0);
+  EXPECT_EQ(step_of(2 * norm), whole);
+  const std::vector<double> clipped = step_of(norm / 4);
+  EXPECT_NEAR(norm_of(clipped), norm / 4, 1e-4 * norm);
+  for (size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(clipped[i], whole[i] / 4, 1e-4 * norm) << i;
 }
 
 }  // namespace
