@@ -26,7 +26,8 @@ struct JobCase {
   std::string job;
   std::string data_root;  // Relative to the project's root.
   std::vector<std::string> sets;
-  size_t steps;  // Of 1e-5.
+  size_t steps;      // Of 1e-5.
+  std::string test;  // Rows to evaluate, where the job has none itself.
 };
 
 void PrintTo(const JobCase& job, std::ostream* out) { *out << job.name; }
@@ -73,7 +74,7 @@ TEST_P(GpuJobs, FullPrecisionGivesTheLossesOfTheCpu) {
 }
 
 TEST_P(GpuJobs, ClippingIsTheCpus) {
-  const std::string steps = "train.steps_max=20", clip = "train.clip_norm=0.05";
+  const std::string steps = "train.steps_max=10", clip = "train.clip_norm=0.05";
   const TrainingRun cpu = Run("cpu", {steps, clip});
   const TrainingRun gpu = Run("cuda:0", {steps, clip, "train.precision=FULL", "train.deterministic=true"});
   const TrainingRun whole = Run("cuda:0", {steps, "train.precision=FULL", "train.deterministic=true"});
@@ -162,6 +163,7 @@ TEST_P(GpuJobs, EvaluationsOnTheWayChangeNothing) {
   for (const char* rows : {"", "300"}) {  // Held by servers; held on the GPU.
     std::vector<std::string> sets = {"train.steps_max=40", "train.deterministic=true"};
     if (*rows != 0) sets.push_back(absl::StrCat("train.hot_rows.rows=", rows));
+    if (!GetParam().test.empty()) sets.push_back("data.test.path=" + GetParam().test);
     const TrainingRun without = Run("cuda:0", sets);
     ASSERT_EQ(without.status, 0) << without.err;
     sets.push_back("eval.every_steps=7");
@@ -193,9 +195,9 @@ const std::vector<std::string> kGoldenSets = {"train.epochs=20", "checkpoint.at_
 
 INSTANTIATE_TEST_SUITE_P(
     All, GpuJobs,
-    ::testing::Values(JobCase{"Dlrm", "tests/golden/dlrm.textproto", "tests/golden", kGoldenSets, 100},
-                      JobCase{"Dcnv2", "tests/golden/dcnv2.textproto", "tests/golden", kGoldenSets, 100},
-                      JobCase{"Movielens", "deploy/jobs/movielens.textproto", "../shared/data", {}, 20}),
+    ::testing::Values(JobCase{"Dlrm", "tests/golden/dlrm.textproto", "tests/golden", kGoldenSets, 100, "dlrm.tsv"},
+                      JobCase{"Dcnv2", "tests/golden/dcnv2.textproto", "tests/golden", kGoldenSets, 100, "dcnv2.tsv"},
+                      JobCase{"Movielens", "deploy/jobs/movielens.textproto", "../shared/data", {}, 20, ""}),
     [](const ::testing::TestParamInfo<JobCase>& info) { return info.param.name; });
 
 class GpuErrors : public OnGpu<> {};
