@@ -268,7 +268,6 @@ TEST_F(LargeStepsTest, TablesMakeRoomForStepsAndAllOfItStaysInTheBudget) {
   ASSERT_TRUE(Open(job_).ok());
   // More than the memory, so that tables hold all there is.
   for (Key first = 0; first < 8 * kRows; first += kRows) ASSERT_TRUE(Pull(job_.Pull(0, {{0, Keys(first)}})).ok());
-  const uint64_t full = server_.shard->GetUsage().memory_bytes;
   for (uint64_t step = 0; step < 2; ++step) {
     for (uint32_t worker = 0; worker < job_.workers; ++worker) {
       ASSERT_TRUE(Pull(job_.Pull(step, {{0, Keys(worker * kRows / 2)}}, worker)).ok());
@@ -277,8 +276,9 @@ TEST_F(LargeStepsTest, TablesMakeRoomForStepsAndAllOfItStaysInTheBudget) {
     ASSERT_TRUE(Push(job_.Push(step, {}, 2)).ok());
   }
   const uint64_t tables = server_.shard->GetUsage().memory_bytes;
-  EXPECT_LT(tables, full - 10 * kMiB);
-  // An eighth of it is RocksDB's.
+  // An eighth of it is RocksDB's, and of the rest a sixteenth the calls' from the first on: the tables may have all
+  // else, as long as the calls do not need more.
+  EXPECT_LT(tables, 64 * kMiB / 8 * 7 / 16 * 15 - 10 * kMiB);
   EXPECT_LE(tables + server_.shard->call_memory()->counted_bytes(), 64 * kMiB / 8 * 7 / 64 * 66);
 }
 
