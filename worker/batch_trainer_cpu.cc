@@ -6,6 +6,7 @@
 #include "dense/reduction_terms.h"
 #include "worker/batch_model.h"
 #include "worker/batch_trainer.h"
+#include "worker/sum_over_workers.h"
 
 namespace sparrow {
 namespace {
@@ -39,15 +40,8 @@ class CpuBatchTrainer final : public BatchTrainer {
   absl::Status Reduce(Collective* collective, Sums* sums) override {
     if (collective->size() == 1) return absl::OkStatus();
     const size_t n = gradients_.size();
-    reduced_.resize(n + 3);
-    std::copy(gradients_.begin(), gradients_.end(), reduced_.begin());
-    // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
-    reduced_[n] = static_cast<float>(sums->loss);
-    reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
-    reduced_[n + 2] = static_cast<float>(sums->samples);
-    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
-    sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
-    sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
+    reduced_.assign(gradients_.begin(), gradients_.end());
+    RETURN_IF_ERROR(SumOverWorkers(collective, n, &reduced_, sums));
     gradients_ = {reduced_.data(), n};
     return absl::OkStatus();
   }
@@ -73,7 +67,7 @@ class CpuBatchTrainer final : public BatchTrainer {
   const std::optional<double> clip_norm_;
   BatchModel batch_model_;
   std::span<const float> gradients_;
-  std::vector<float> reduced_;  // [parameters + 3]: gradients, loss in two floats, samples.
+  std::vector<float> reduced_;  // Of SumOverWorkers.
 };
 
 }  // namespace

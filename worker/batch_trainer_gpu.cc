@@ -22,6 +22,7 @@
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
 #include "worker/hot_row_store_gpu.h"
+#include "worker/sum_over_workers.h"
 
 namespace sparrow {
 namespace {
@@ -283,17 +284,11 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     const DeviceLayout& layout = model_->parameters()->layout();
     const size_t n = parts_.model->weights().size();
     spread_.resize(static_cast<size_t>(layout.size()));
-    reduced_.resize(n + 3);
+    reduced_.resize(n);
     internal::CopyToHost(spread_.data(), model_->parameters()->gradients(), spread_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     layout.Collect(spread_, std::span<float>(reduced_).first(n));
-    // The loss as a float and what that leaves out; the samples are exact, since no step has more than 2^24.
-    reduced_[n] = static_cast<float>(sums->loss);
-    reduced_[n + 1] = static_cast<float>(sums->loss - static_cast<double>(reduced_[n]));
-    reduced_[n + 2] = static_cast<float>(sums->samples);
-    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(std::span<float>(reduced_)), "reducing the gradients"));
-    sums->loss = static_cast<double>(reduced_[n]) + static_cast<double>(reduced_[n + 1]);
-    sums->samples = static_cast<uint64_t>(reduced_[n + 2]);
+    RETURN_IF_ERROR(SumOverWorkers(collective, n, &reduced_, sums));
     layout.Spread(std::span<const float>(reduced_).first(n), spread_);
     internal::CopyToDevice(model_->parameters()->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
     stream_.Synchronize();
@@ -389,7 +384,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   std::unique_ptr<DeviceCollective> device_collective_;         // Null: gradients are summed through the host.
   std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
   Graphs forward_graphs_, backward_graphs_;
-  std::vector<float> reduced_;  // [parameters + 3], as on the CPU
+  std::vector<float> reduced_;  // Of SumOverWorkers.
   std::vector<float> spread_;   // [parameters], in the GPU's layout
 };
 
