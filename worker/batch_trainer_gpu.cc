@@ -58,11 +58,6 @@ absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
                    ", which a job cannot have yet; BFLOAT16 is as fast and needs no loss scaling"));
 }
 
-// What the host reads after a step.
-struct StepResults {
-  double loss_sum;
-};
-
 class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
  public:
   GpuBatchTrainer(const BatchTrainerParts& parts, Precision precision, const GpuTrainerOptions& options)
@@ -111,8 +106,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     logits_.emplace(std::move(logits));
     ASSIGN_OR_RETURN(PinnedBuffer<float> host_logits, AllocatePinned<float>(rows, "logits"));
     host_logits_.emplace(std::move(host_logits));
-    ASSIGN_OR_RETURN(PinnedBuffer<StepResults> results, AllocatePinned<StepResults>(1, "a step's results"));
-    results_.emplace(std::move(results));
+    ASSIGN_OR_RETURN(PinnedBuffer<double> host_loss_sum, AllocatePinned<double>(1, "a step's loss"));
+    host_loss_sum_.emplace(std::move(host_loss_sum));
     ASSIGN_OR_RETURN(PinnedBuffer<DenseStepOptions> host_options,
                      AllocatePinned<DenseStepOptions>(1, "a step's options"));
     host_options_.emplace(std::move(host_options));
@@ -188,11 +183,11 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       if (hot_rows_ == nullptr) SumRowGradients(rows);
     });
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
-    internal::CopyToHost(&results_->data()->loss_sum, loss_sum_->data(), sizeof(double), stream_);
+    internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
     if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
     backward_.Record(stream_);
     stream_.Synchronize();
-    return Result{.loss_sum = results_->data()->loss_sum,
+    return Result{.loss_sum = *host_loss_sum_->data(),
                   .row_gradients = hot_rows_ == nullptr ? batch_->Sums() : std::span<const std::span<const float>>(),
                   .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
                   .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
@@ -379,7 +374,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   std::optional<DeviceBuffer<GridSums>> norm_sums_;             // [1]
   std::optional<DeviceBuffer<float>> logits_;                   // [rows_max]
   std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
-  std::optional<PinnedBuffer<StepResults>> results_;            // [1]
+  std::optional<PinnedBuffer<double>> host_loss_sum_;           // [1]
   std::optional<PinnedBuffer<DenseStepOptions>> host_options_;  // [1]
   std::unique_ptr<DeviceCollective> device_collective_;         // Null: gradients are summed through the host.
   std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
