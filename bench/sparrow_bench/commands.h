@@ -15,8 +15,10 @@ using Arguments = std::vector<std::string>;
 
 int KernelsCommand(const Arguments& arguments);
 int MemoryCommand(const Arguments& arguments);
+int NpyDataCommand(const Arguments& arguments);
 int PullCommand(const Arguments& arguments);
 int PushCommand(const Arguments& arguments);
+int RecordsCommand(const Arguments& arguments);
 int StepCommand(const Arguments& arguments);
 int TiersCommand(const Arguments& arguments);
 
