@@ -1,6 +1,7 @@
 #include "server/job.h"
 
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -143,12 +144,15 @@ absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) 
     }
     pulls = pulls_[request.step() - applied_];
   }
-  uint64_t keys = 0;
+  std::vector<int64_t> counts;
   for (const v1::TableKeys& table : request.tables()) {
-    const std::span<const Key> of_table = ViewAs<Key>(table.keys());
-    pulls->filter().Add(table.table(), of_table);
-    keys += of_table.size();
+    counts.push_back(static_cast<int64_t>(table.keys().size() / sizeof(Key)));
   }
+  ForEachTable(counts, [&](size_t i) {
+    const v1::TableKeys& table = request.tables(static_cast<int>(i));
+    pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));
+  });
+  const auto keys = static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(pulls->Note(request.context().worker(), request.part(), request.parts(), keys));
   TakeReady(ready);

@@ -53,13 +53,19 @@ absl::Status Loans::CheckPush(const v1::PushRequest& request) const {
       return refusal(table.table(), keys[*lent], " is lent to the worker, which updates it and returns a record");
     }
   }
+  std::vector<int64_t> counts;
   for (const v1::TableRecords& table : request.records()) {
+    counts.push_back(static_cast<int64_t>(table.keys().size() / sizeof(Key)));
+  }
+  std::vector<absl::Status> results(counts.size());
+  ForEachTable(counts, [&](size_t i) {
+    const v1::TableRecords& table = request.records(static_cast<int>(i));
     const std::span<const Key> keys = ViewAs<Key>(table.keys());
     const std::optional<size_t> other = lent_[table.table()].FirstNotLent(keys, request.step());
-    if (other.has_value()) {
-      return refusal(table.table(), keys[*other], " is returned, but was not lent (PullRequest.records)");
-    }
-  }
+    if (!other.has_value()) return;
+    results[i] = refusal(table.table(), keys[*other], " is returned, but was not lent (PullRequest.records)");
+  });
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }
 

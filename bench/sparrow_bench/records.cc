@@ -73,7 +73,7 @@ class Lender {
     options.context.set_fingerprint(ConfigFingerprint(configs, 1, shards));
     options.tables.resize(tables_, {.dim = layout_.dim(), .record_floats = RecordFloats()});
     std::vector<PsServer> servers;
-    servers.push_back({"this process", MakeDirectTransport(shard_.get())});
+    servers.push_back({"this process", MakeDirectTransport(shard_.get(), std::max(1, Cores() / 2))});
     client_ = std::make_unique<PsClient>(options, shards, std::move(servers));
     const auto opened = client_->OpenJob(open);
     CHECK(opened.ok()) << opened.status();
