@@ -83,7 +83,8 @@ absl::StatusOr<std::unique_ptr<RowSource>> OpenRowSource(const RowSourceOptions&
     case v1::DataConfig::kDlrmNpy: {
       ASSIGN_OR_RETURN(std::vector<std::string> prefixes, FilesOf(options, kLabelsSuffix));
       for (std::string& prefix : prefixes) prefix.resize(prefix.size() - kLabelsSuffix.size());
-      return NpySource::Open(options.data.dlrm_npy(), options.features, prefixes, options.stop);
+      return NpySource::Open(options.data.dlrm_npy(), options.features, prefixes,
+                             {.stop = options.stop, .threads = options.threads});
     }
     case v1::DataConfig::kText:
     case v1::DataConfig::kCriteo:
