@@ -22,6 +22,7 @@ constexpr uint64_t kBlockBytes = 1 << 18;
 // The least time that is worth a thread's waking up is about that of so many rows.
 constexpr uint64_t kBlockRowsMax = 2048;
 constexpr uint64_t kBlocksMax = 256;
+constexpr uint64_t kColumnRows = 256;
 constexpr uint64_t kColumnsMax = 1 << 20;
 
 std::string ShapeOf(const NpyHeader& header) {
@@ -240,23 +241,32 @@ bool NpySource::WriteBlock(const Set& set, uint64_t row, uint64_t rows, uint64_t
   buffer->floats.resize(rows * dense_columns_);
   std::memcpy(buffer->floats.data(), buffer->dense.data(), buffer->dense.size());
   if (!out->Transform(buffer->floats, batch.dense.data() + at * dense_columns_)) return false;
+  // A few rows at a time, so that they are in the first-level cache for each of their columns.
+  for (uint64_t begin = 0; begin < rows; begin += kColumnRows) {
+    if (!WriteIds(set, begin, std::min(kColumnRows, rows - begin), first, place, *buffer, out)) return false;
+  }
+  return true;
+}
+
+bool NpySource::WriteIds(const Set& set, uint64_t begin, uint64_t rows, uint64_t first,
+                         const BatchBuilder::Place& place, const Rows& buffer, BatchBuilder* out) const {
   const bool wide = set.sparse.header.type == NpyType::kInt64;
   const uint64_t columns = set.sparse.header.Columns();
-  uint64_t column = 0;
+  const char* from = buffer.sparse.data() + begin * set.sparse.RowBytes();
   for (uint32_t f = 0; f < bag_sizes_.size(); ++f) {
     const uint64_t bag = bag_sizes_[f];
-    SparseFeature& feature = batch.features[f];
-    const std::span<uint64_t> ids(feature.ids.data() + place.id[f] + first * bag, rows * bag);
+    const uint64_t at = place.id[f] + (first + begin) * bag;
+    SparseFeature& feature = out->batch()->features[f];
+    const std::span<uint64_t> ids(feature.ids.data() + at, rows * bag);
     if (wide) {
-      CopyColumns<int64_t>(buffer->sparse.data() + column * sizeof(int64_t), columns, bag, ids);
+      CopyColumns<int64_t>(from, columns, bag, ids);
     } else {
-      CopyColumns<int32_t>(buffer->sparse.data() + column * sizeof(int32_t), columns, bag, ids);
+      CopyColumns<int32_t>(from, columns, bag, ids);
     }
     if (!out->FoldIds(f, ids)) return false;
-    uint32_t* const offsets = feature.offsets.data() + at + 1;
-    const uint64_t ids_before = place.id[f] + first * bag;
-    for (uint64_t i = 0; i < rows; ++i) offsets[i] = static_cast<uint32_t>(ids_before + (i + 1) * bag);
-    column += bag;
+    uint32_t* const offsets = feature.offsets.data() + place.row + first + begin + 1;
+    for (uint64_t i = 0; i < rows; ++i) offsets[i] = static_cast<uint32_t>(at + (i + 1) * bag);
+    from += bag * (wide ? sizeof(int64_t) : sizeof(int32_t));
   }
   return true;
 }

@@ -86,6 +86,9 @@ class NpySource : public RowSource {
   // all fit.
   bool WriteBlock(const Set& set, uint64_t row, uint64_t rows, uint64_t first, const BatchBuilder::Place& place,
                   BatchBuilder* out, Rows* buffer) const;
+  // The ids and offsets of rows `begin` to `begin + rows - 1` of a block.
+  bool WriteIds(const Set& set, uint64_t begin, uint64_t rows, uint64_t first, const BatchBuilder::Place& place,
+                const Rows& buffer, BatchBuilder* out) const;
   // Adds rows one by one.
   absl::Status AddRows(const Set& set, uint64_t row, uint64_t rows, BatchBuilder* out, BadRows* bad_rows);
   // Adds row `i` of the buffers, which is row `row` of the set.
