@@ -80,6 +80,7 @@ absl::Status BatchBuilder::AddRows(uint32_t rows, std::span<const uint64_t> ids,
     reach(&feature.ids, place->id[i] + ids[i]);
     if (options_.shapes[i].weighted) reach(&feature.weights, place->id[i] + ids[i]);
     reach(&feature.offsets, end + 1);
+    feature.offsets[end] = static_cast<uint32_t>(place->id[i] + ids[i]);  // Where the next ones begin.
   }
   reach(&batch_->labels, end);
   reach(&batch_->dense, end * dense_columns_);
@@ -87,6 +88,21 @@ absl::Status BatchBuilder::AddRows(uint32_t rows, std::span<const uint64_t> ids,
   batch_->rows = static_cast<uint32_t>(end);
   fits_ = false;
   return absl::OkStatus();
+}
+
+void BatchBuilder::Write(const Batch& rows, const Place& place) {
+  std::copy(rows.labels.begin(), rows.labels.end(), batch_->labels.begin() + place.row);
+  std::copy(rows.dense.begin(), rows.dense.end(),
+            batch_->dense.begin() + static_cast<std::ptrdiff_t>(size_t{place.row} * dense_columns_));
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    const SparseFeature& from = rows.features[i];
+    SparseFeature& to = batch_->features[i];
+    const auto at = static_cast<std::ptrdiff_t>(place.id[i]);
+    std::copy(from.ids.begin(), from.ids.end(), to.ids.begin() + at);
+    std::copy(from.weights.begin(), from.weights.end(), to.weights.begin() + at);
+    const uint32_t before = static_cast<uint32_t>(place.id[i]);
+    for (uint32_t row = 1; row <= rows.rows; ++row) to.offsets[place.row + row] = before + from.offsets[row];
+  }
 }
 
 bool BatchBuilder::Transform(std::span<const float> values, float* to) const {

@@ -70,6 +70,8 @@ class BatchBuilder {
   // they are written: labels, dense (Transform), ids (FoldIds), weights, and offsets[row + 1 ... row + rows] of each
   // feature. ResourceExhausted, and none is added, as in FinishRow.
   absl::Status AddRows(uint32_t rows, std::span<const uint64_t> ids, Place* place);
+  // Writes rows of another builder's batch, after its End, to their place. Thread-safe, at different places.
+  void Write(const Batch& rows, const Place& place);
   // The last n rows are not there. REQUIRES: n of the rows that AddRows has added last.
   void TakeBack(uint32_t n) {
     batch_->rows -= n;
