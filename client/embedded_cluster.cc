@@ -75,6 +75,8 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
       worker.coordinator_channel = channel;
       worker.device = options.device;
       worker.plan_file = options.plan_file;
+      worker.parse_threads =
+          options.parse_threads > 0 ? options.parse_threads : DefaultParseThreads(static_cast<int>(options.workers));
       worker.data_root = options.data_root;
       worker.checkpoint_root = options.checkpoint_root;
       worker.host = "127.0.0.1";

@@ -141,6 +141,7 @@ class Training {
     options.batch_size = batch_size;
     options.rank = in_.task.rank();
     options.workers = in_.task.workers();
+    options.threads = in_.parse_threads;
     options.cancelled = [this] { return stop_->stopped(); };
     return options;
   }
