@@ -52,6 +52,15 @@ v1::JobStatus Succeeded() {
   return status;
 }
 
+TEST(Summary, StepsThatChangedNothingAreNamedWhereThereAreAny) {
+  v1::JobStatus status = Succeeded();
+  EXPECT_THAT(SummaryText(status), Not(HasSubstr("range of float16")));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(status))["steps_skipped"], 0);
+  status.mutable_summary()->set_steps_skipped(4);
+  EXPECT_THAT(SummaryText(status), HasSubstr("10 (4 were skipped: a gradient passed the range of float16)\n"));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(status))["steps_skipped"], 4);
+}
+
 TEST(Summary, JsonHasEveryFieldThatScriptsRelyOn) {
   const nlohmann::json json = nlohmann::json::parse(SummaryJson(Succeeded()));
   EXPECT_EQ(json["job"], "quick");

@@ -186,7 +186,7 @@ TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
   (*reducer)->Backward(training.batch());
   ASSERT_TRUE((*reducer)->Start().ok());
   ASSERT_TRUE((*reducer)->Finish().ok());
-  PutStepTotals(training.Loss(), kRows, expected.data() + expected.size() - kStepTotals);
+  PutStepTotals(training.Loss(), kRows, /*overflowed=*/false, expected.data() + expected.size() - kStepTotals);
   EXPECT_EQ(training.Gradients(), expected);
 }
 
