@@ -377,15 +377,14 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     stream_.Synchronize();
   }
 
-  // After backward and the sums of rows' gradients, which have counted theirs.
+  // After backward. What a step's rows would get is looked at before it is summed, so that it makes no difference who
+  // holds them.
   void LookForOverflow(int64_t rows) {
     DeviceParameters* const parameters = model_->parameters();
     const int64_t size = parameters->layout().size();
     CountNotFiniteGpu({.data = parameters->gradients(), .rows = 1, .cols = size, .stride = size}, Precision::kFloat32,
                       not_finite_->data(), stream_);
-    if (hot_rows_ != nullptr) {
-      CountNotFiniteGpu(model_->sparse_gradients(rows), precision_, not_finite_->data(), stream_);
-    }
+    CountNotFiniteGpu(model_->sparse_gradients(rows), precision_, not_finite_->data(), stream_);
     if (reducer_ != nullptr) reducer_->PutTotals(ModelBatch(rows), not_finite_->data());
   }
 

@@ -256,6 +256,12 @@ TEST_F(ProgressTest, PlainLinesComeEveryTwoSecondsAndWithEachEvaluation) {
   EXPECT_THAT(shown, Not(HasSubstr("\r")));
 }
 
+TEST_F(ProgressTest, StepsThatChangedNothingAreCounted) {
+  v1::JobStatus status = AtStep(10);
+  status.mutable_progress()->set_steps_skipped(3);
+  EXPECT_THAT(Show(false, {status}), HasSubstr("loss 0.5000  3 skipped  ETA"));
+}
+
 TEST_F(ProgressTest, ATerminalHasOneBarThatIsDrawnOver) {
   const std::string shown = Show(true, {AtStep(25), AtStep(50)});
   EXPECT_THAT(shown, HasSubstr("\r[######..................]  25%  step 25/100"));
