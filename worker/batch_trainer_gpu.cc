@@ -177,7 +177,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     });
     forward_.Record(stream_);
     Run(&backward_graphs_, rows, [&] {
-      not_finite_->Fill(0, stream_);
+      if (scales_loss()) not_finite_->Fill(0, stream_);
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(rows));
       } else {
@@ -188,7 +188,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     });
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
-    internal::CopyToHost(host_not_finite_->data(), not_finite_->data(), sizeof(uint64_t), stream_);
+    if (scales_loss()) internal::CopyToHost(host_not_finite_->data(), not_finite_->data(), sizeof(uint64_t), stream_);
     if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
     backward_.Record(stream_);
     stream_.Synchronize();
