@@ -24,8 +24,8 @@ using LossScaleGpuTest = OnGpu<>;
 uint64_t CountOf(const Values& values, uint64_t before = 0) {
   const Stream stream;
   const OnDevice device = values.ToDevice(stream);
-  const DeviceBuffer<uint64_t> count = Upload(std::vector<uint64_t>{before}, stream);
-  CountNotFiniteGpu(device.matrix, values.precision, const_cast<DeviceBuffer<uint64_t>&>(count).data(), stream);
+  DeviceBuffer<uint64_t> count = Upload(std::vector<uint64_t>{before}, stream);
+  CountNotFiniteGpu(device.matrix, values.precision, count.data(), stream);
   return Download(count, stream)[0];
 }
 
