@@ -1,6 +1,7 @@
 #include "worker/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -243,6 +244,7 @@ class Training {
       }
     }
     RETURN_IF_ERROR(loop.WriteBack());
+    RETURN_IF_ERROR(CheckWeights());
     trained_for += absl::Now() - resumed;
 
     const double seconds = absl::ToDoubleSeconds(trained_for);
@@ -259,6 +261,17 @@ class Training {
     }
     trained_ = cursor_.step > first_step;
     return absl::OkStatus();
+  }
+
+  // The loss of a step is of the weights before it: what the last one did to them is seen here alone.
+  absl::Status CheckWeights() {
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    const std::span<const float> weights = model_->weights();
+    const auto wrong = std::find_if(weights.begin(), weights.end(), [](float w) { return !std::isfinite(w); });
+    if (wrong == weights.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("after step ", cursor_.step - 1, ": weight ",
+                                                   wrong - weights.begin(), " of the dense model is ", *wrong,
+                                                   ": training has diverged; lower the learning rates"));
   }
 
   absl::StatusOr<std::unique_ptr<StepRows>> MakeRows() {
