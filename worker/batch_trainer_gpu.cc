@@ -379,6 +379,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
 
   // After backward. What a step's rows would get is looked at before it is summed, so that it makes no difference who
   // holds them.
+  // Buckets of dense gradients may be summed over workers meanwhile. Whatever of such a sum is seen, what is not finite
+  // stays so in it; what another worker has put there is another's overflow, which skips the step as well.
   void LookForOverflow(int64_t rows) {
     DeviceParameters* const parameters = model_->parameters();
     const int64_t size = parameters->layout().size();
