@@ -3,8 +3,9 @@
 
 Fixed: one process (coordinator, one server, one worker on one GPU), DLRM of Criteo's Terabyte shape (dimension 64), bf16, 26 tables of equal size, ids by Zipf's law scattered
 over them, read from npy files that `sparrow-bench npy-data` makes; the files are in memory (/dev/shm). Varies: the batch, and the part of the rows that the GPU may hold
-(train.hot_rows; 1: all; none: no hot rows). The figures are those of the steady state: what the worker counts between two looks at its metrics, the first when --warm-steps
+(train.hot_rows; 1: all; none: no hot rows). The figures are those of the steady state: what the worker counts between two looks at its metrics, the first when --warm-samples
 are over (at first no row is on the GPU, and rows are made), the second before its end. With 1, warm steps must be an epoch, so that no row is new in the measured ones.
+The hit rate is of a batch's unique rows, most of which are seldom used, not of its look-ups.
 
     python3 bench/tiered_job.py [--run PROGRAM...] [--device cuda:0] [--batches 65536 8192] [--shares 1 0.1 0.01 none] [--samples 8000000] ...
 """
