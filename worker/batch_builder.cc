@@ -99,7 +99,7 @@ void BatchBuilder::Write(const Batch& rows, const Place& place) {
     SparseFeature& to = batch_->features[i];
     const auto at = static_cast<std::ptrdiff_t>(place.id[i]);
     std::copy(from.ids.begin(), from.ids.end(), to.ids.begin() + at);
-    std::copy(from.weights.begin(), from.weights.end(), to.weights.begin() + at);
+    if (options_.shapes[i].weighted) std::copy(from.weights.begin(), from.weights.end(), to.weights.begin() + at);
     const uint32_t before = static_cast<uint32_t>(place.id[i]);
     for (uint32_t row = 1; row <= rows.rows; ++row) to.offsets[place.row + row] = before + from.offsets[row];
   }

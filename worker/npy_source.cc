@@ -239,7 +239,7 @@ bool NpySource::WriteBlock(const Set& set, uint64_t row, uint64_t rows, uint64_t
   const uint64_t at = place.row + first;
   if (!LabelsOf(buffer->labels, batch.labels.data() + at, rows)) return false;
   buffer->floats.resize(rows * dense_columns_);
-  std::memcpy(buffer->floats.data(), buffer->dense.data(), buffer->dense.size());
+  if (dense_columns_ > 0) std::memcpy(buffer->floats.data(), buffer->dense.data(), buffer->dense.size());
   if (!out->Transform(buffer->floats, batch.dense.data() + at * dense_columns_)) return false;
   // A few rows at a time, so that they are in the first-level cache for each of their columns.
   for (uint64_t begin = 0; begin < rows; begin += kColumnRows) {
