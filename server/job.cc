@@ -382,11 +382,20 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   const uint64_t samples = is_alone ? request.samples() : step.samples;
   const absl::Time start = absl::Now();
   // Without samples there are no rows (CheckPush), and the scale is not used.
-  absl::Status status =
-      Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
-                                 .learning_rate_factor = request.learning_rate_factor(),
-                                 .step = request.step()});
-  if (status.ok() && is_alone) status = loans_.PutRecords(request, bytes_of, tables_, request.step() + 1);
+  absl::Status status;
+  for (const PushPart& of_step : step.parts) {
+    for (const PushPart::Entry& entry : of_step.entries) {
+      if (status.ok()) status = loans_.CheckApplied(entry.table, entry.keys, request.step());
+    }
+  }
+  if (status.ok()) {
+    status = Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+                                        .learning_rate_factor = request.learning_rate_factor(),
+                                        .step = request.step()});
+  }
+  for (const PushPart& of_step : is_alone ? std::span<const PushPart>(&part, 1) : step.parts) {
+    if (status.ok()) status = loans_.PutRecords(of_step.returned, tables_, request.step() + 1);
+  }
   bool is_last;
   {
     absl::MutexLock lock(&mu_);
@@ -496,7 +505,7 @@ absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& byt
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
   RETURN_IF_ERROR(loans_.CheckPush(request));
   RETURN_IF_ERROR(CheckRoom(request));
-  RETURN_IF_ERROR(loans_.PutRecords(request, bytes_of, tables_, request.step()));
+  RETURN_IF_ERROR(loans_.PutRecords(RowsReturned(request, bytes_of), tables_, request.step()));
   if (request.complete()) {
     absl::MutexLock lock(&mu_);
     all_returned_ = request.step();

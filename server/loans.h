@@ -1,8 +1,8 @@
 #ifndef SPARROW_SERVER_LOANS_H_
 #define SPARROW_SERVER_LOANS_H_
 
-// The rows of a job that its worker holds and updates itself (PullRequest.records): lent, returned, and what may be
-// asked of them meanwhile.
+// The rows of a job that its workers hold and update themselves (PullRequest.records): lent, returned, and what may be
+// asked of them meanwhile. A row is lent to all workers of the job, who change it equally; one of them returns it.
 
 #include <cstdint>
 #include <deque>
@@ -39,9 +39,12 @@ class Loans {
 
   // That all records of a push are of rows that are lent, and no gradient is. InvalidArgument.
   absl::Status CheckPush(const v1::PushRequest& request) const;
-  // Replaces rows by the push's records, which are as of `version` steps. REQUIRES: CheckPush has passed.
-  absl::Status PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of,
-                          std::span<const std::unique_ptr<Table>> tables, uint64_t version);
+  // That no row of these gradients is lent, at the time when they are to be applied: one of another worker may have
+  // been lent after the push had come.
+  absl::Status CheckApplied(uint32_t table, std::span<const Key> keys, uint64_t step) const;
+  // Replaces rows by those returned, which are as of `version` steps. REQUIRES: CheckPush has passed; keys unique.
+  absl::Status PutRecords(std::span<const ReturnedRows> returned, std::span<const std::unique_ptr<Table>> tables,
+                          uint64_t version);
 
   // FailedPrecondition, with table and number, if a row that is lent is here as it was before `step` steps.
   absl::Status CheckNoneOlder(uint64_t step) const;
