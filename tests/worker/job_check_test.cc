@@ -159,12 +159,6 @@ const BadJob kBadJobs[] = {
        job->mutable_tables(0)->set_storage(v1::FLOAT16);
      },
      "tables[0] (\"user\") has a storage of 16 bits, but train.hot_rows"},
-    {"HotRowsWorkers",
-     [](v1::Job* job) {
-       job->mutable_train()->mutable_hot_rows()->set_bytes(5);
-       job->mutable_cluster()->set_workers(2);
-     },
-     "train.hot_rows is set, but the job has 2 workers"},
     {"NoOptimizer", [](v1::Job* job) { job->mutable_train()->clear_optimizer(); }, "train.optimizer is not set"},
     {"DenseFtrl", [](v1::Job* job) { job->mutable_train()->mutable_optimizer()->mutable_ftrl(); }, "train.optimizer"},
     {"Schedule", [](v1::Job* job) { job->mutable_train()->mutable_schedule()->mutable_cosine()->clear_decay_steps(); },
