@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/parallel.h"
@@ -39,8 +38,7 @@ absl::StatusOr<std::unique_ptr<HotRecords>> HotRecords::Make(std::span<const Hot
     const size_t slots = size_t{Buckets(share, tables)} * kBucketSlots;
     records->shares_.push_back({.layout = layout,
                                 .records = std::vector<char>(slots * layout.slot_bytes()),
-                                .dirty = std::vector<uint8_t>(slots),
-                                .row = std::vector<uint32_t>(slots)});
+                                .dirty = std::vector<uint8_t>(slots)});
   }
   return records;
 }
@@ -77,19 +75,16 @@ absl::Status HotRecords::Update(size_t s, const TableSpec& spec, const HotSet& s
   const size_t ranks = by_rank.size();
   rows_.clear();
   sources_.clear();
-  const absl::Cleanup forget = [&] {
-    for (const uint32_t slot : rows_) share.row[slot] = 0;
-  };
+  row_of_.clear();
   for (size_t rank = 0; rank < ranks; ++rank) {
     const std::span<const uint32_t> slots = by_rank[rank].slots;
     for (uint32_t i = 0; i < slots.size(); ++i) {
-      uint32_t& row = share.row[slots[i]];
-      if (row == 0) {
+      const auto [row, is_new] = row_of_.try_emplace(slots[i], static_cast<uint32_t>(rows_.size()));
+      if (is_new) {
         rows_.push_back(slots[i]);
         sources_.resize(rows_.size() * ranks);
-        row = static_cast<uint32_t>(rows_.size());
       }
-      uint32_t& source = sources_[(row - 1) * ranks + rank];
+      uint32_t& source = sources_[row->second * ranks + rank];
       if (source != 0) {
         return absl::FailedPreconditionError(absl::StrCat("step ", options.step, ": rows held by all workers: worker ",
                                                           rank, ": table \"", spec.name, "\": id ",

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "embedding/apply.h"
 #include "embedding/table_spec.h"
@@ -51,14 +52,14 @@ class HotRecords {
     RowLayout layout;
     std::vector<char> records;   // [slots, slot_bytes]
     std::vector<uint8_t> dirty;  // [slots]
-    std::vector<uint32_t> row;   // [slots]: 1 + the slot's row among those of the present Update. 0: none.
   };
 
   HotRecords() = default;
 
   std::vector<Share> shares_;
   // Of Update, kept from step to step.
-  std::vector<uint32_t> rows_;     // Slots to be updated.
+  std::vector<uint32_t> rows_;                      // Slots to be updated,
+  absl::flat_hash_map<uint32_t, uint32_t> row_of_;  // and where in rows_ a slot stands.
   std::vector<uint32_t> sources_;  // [rows_, ranks]: 1 + the row's position among a rank's gradients. 0: it has none.
 };
 

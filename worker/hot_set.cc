@@ -1,11 +1,11 @@
 #include "worker/hot_set.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <tuple>
 
 #include "absl/container/flat_hash_set.h"
-#include "base/check.h"
 #include "base/random.h"
 
 namespace sparrow {
@@ -20,12 +20,30 @@ uint64_t DigestOf(uint32_t slot, const RowName& name) { return RandomBits(NameBi
 
 }  // namespace
 
-void HotSet::Use(std::span<const uint32_t> slots) {
-  for (const uint32_t slot : slots) {
-    Row& row = rows_[slot];
-    row.uses = std::min(UsesNow(row), std::numeric_limits<uint32_t>::max() - 1) + 1;
-    row.counted = decisions_;
+HotSet::HotSet(uint32_t buckets)
+    : rows_(size_t{buckets} * kBucketSlots), digests_(size_t{buckets} * kBucketSlots), buckets_(buckets) {}
+
+uint32_t HotSet::Find(const RowName& name) const {
+  if (!moved_.empty()) {
+    const auto moved = moved_.find(name);
+    if (moved != moved_.end()) return moved->second;
   }
+  if (buckets_ == 0) return kNoSlot;
+  const uint64_t bits = NameBits(name);
+  const uint8_t* const bucket = digests_.data() + size_t{CacheBucketOf(bits, buckets_)} * kBucketSlots;
+  const uint8_t* const end = bucket + kBucketSlots;
+  const uint8_t digest = CacheDigestOf(bits);
+  for (const uint8_t* at = bucket; at < end; ++at) {
+    at = static_cast<const uint8_t*>(std::memchr(at, digest, static_cast<size_t>(end - at)));
+    if (at == nullptr) break;
+    const uint32_t slot = static_cast<uint32_t>(at - digests_.data());
+    if (rows_[slot] == name) return slot;
+  }
+  return kNoSlot;
+}
+
+void HotSet::Use(std::span<const uint32_t> slots) {
+  for (const uint32_t slot : slots) SetUses(slot, UsesNow(slot) + 1);
 }
 
 std::vector<HotSeat> HotSet::Decide(std::vector<RowUses> candidates, size_t most) {
@@ -38,7 +56,7 @@ std::vector<HotSeat> HotSet::Decide(std::vector<RowUses> candidates, size_t most
     uint32_t best = kNoSlot;
     uint64_t best_uses = 0;  // And 1; 0: the slot is free.
     for (uint32_t slot = first; slot < first + kBucketSlots; ++slot) {
-      const uint64_t uses = rows_[slot].taken ? uint64_t{UsesNow(rows_[slot])} + 1 : 0;
+      const uint64_t uses = digests_[slot] != 0 ? uint64_t{UsesNow(slot)} + 1 : 0;
       if ((best != kNoSlot && uses >= best_uses) || given.contains(slot)) continue;
       best = slot;
       best_uses = uses;
@@ -49,7 +67,7 @@ std::vector<HotSeat> HotSet::Decide(std::vector<RowUses> candidates, size_t most
     HotSeat& seat = seats.emplace_back(HotSeat{.slot = best, .in = candidate.name, .uses = candidate.uses});
     if (best_uses == 0) continue;
     seat.replaces = true;
-    seat.out = rows_[best].name;
+    seat.out = {.key = rows_[best].key, .table = rows_[best].table};
   }
   ++decisions_;
   return seats;
@@ -57,16 +75,19 @@ std::vector<HotSeat> HotSet::Decide(std::vector<RowUses> candidates, size_t most
 
 void HotSet::Redirect(std::span<const HotSeat> seats) {
   for (const HotSeat& seat : seats) {
-    if (seat.replaces) index_.erase(seat.out);
-    CHECK(index_.emplace(seat.in, seat.slot).second) << "a row that is held already";
+    if (seat.replaces) moved_[seat.out] = kNoSlot;
+    moved_[seat.in] = seat.slot;
   }
 }
 
 void HotSet::Settle(std::span<const HotSeat> seats) {
+  moved_.clear();
   for (const HotSeat& seat : seats) {
     if (seat.replaces) digest_ -= DigestOf(seat.slot, seat.out);
     digest_ += DigestOf(seat.slot, seat.in);
-    rows_[seat.slot] = {.name = seat.in, .uses = seat.uses, .counted = decisions_, .taken = true};
+    rows_[seat.slot] = {.key = seat.in.key, .table = seat.in.table};
+    digests_[seat.slot] = CacheDigestOf(NameBits(seat.in));
+    SetUses(seat.slot, seat.uses);
   }
 }
 

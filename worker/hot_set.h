@@ -39,20 +39,18 @@ struct HotSeat {
   RowName out = {};  // If it replaces one.
 };
 
-// The rows of one share (worker/hot_row_store.h). Not thread-safe.
+// The rows of one share (worker/hot_row_store.h), with an index of as many bytes as a row cache has. Find and At are
+// thread-safe beside each other, nothing else is.
 class HotSet {
  public:
-  explicit HotSet(uint32_t buckets) : rows_(uint64_t{buckets} * kBucketSlots), buckets_(buckets) {}
+  explicit HotSet(uint32_t buckets);
 
   uint32_t slots() const { return static_cast<uint32_t>(rows_.size()); }
 
   // Where a row lies as far as batches to come are concerned, or kNoSlot.
-  uint32_t Find(const RowName& name) const {
-    const auto it = index_.find(name);
-    return it == index_.end() ? kNoSlot : it->second;
-  }
+  uint32_t Find(const RowName& name) const;
   // The row of the step in work in this slot; null: none.
-  const RowName* At(uint32_t slot) const { return rows_[slot].taken ? &rows_[slot].name : nullptr; }
+  const RowName* At(uint32_t slot) const { return digests_[slot] != 0 ? &rows_[slot] : nullptr; }
 
   // Rows that one worker used in one step. REQUIRES: slots taken.
   void Use(std::span<const uint32_t> slots);
@@ -69,21 +67,20 @@ class HotSet {
   uint64_t digest() const { return digest_; }
 
  private:
-  struct Row {
-    RowName name;
-    uint32_t uses = 0;  // As of decision `counted`.
-    uint32_t counted = 0;
-    bool taken = false;
-  };
-
-  uint32_t UsesNow(const Row& row) const {
-    const uint32_t ago = decisions_ - row.counted;
-    return ago < 32 ? row.uses >> ago : 0;
+  // A slot's uses, 65,535 at most, and the decision, modulo 2^16, as of which they stand, in what pads its name. A row
+  // that is not used for 65,536 decisions seems to have been used lately, for as long as that counts.
+  uint32_t UsesNow(uint32_t slot) const {
+    const uint16_t ago = static_cast<uint16_t>(decisions_ - (rows_[slot].padding >> 16));
+    return ago < 16 ? (rows_[slot].padding & 0xffff) >> ago : 0;
+  }
+  void SetUses(uint32_t slot, uint32_t uses) {
+    rows_[slot].padding = decisions_ << 16 | (uses < 0xffff ? uses : 0xffff);
   }
 
-  std::vector<Row> rows_;  // [slots]
-  absl::flat_hash_map<RowName, uint32_t, RowNameHash> index_;
+  std::vector<RowName> rows_;     // [slots]
+  std::vector<uint8_t> digests_;  // [slots]; 0: free. See embedding/row_cache.h.
   uint32_t buckets_;
+  absl::flat_hash_map<RowName, uint32_t, RowNameHash> moved_;  // Between Redirect and Settle: where to find them.
   uint32_t decisions_ = 0;
   uint64_t digest_ = 0;
 };

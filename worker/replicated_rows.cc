@@ -129,8 +129,12 @@ void ReplicatedRows::LookUp(const PreparedBatch& batch) {
     rows.cold.clear();
     const HotSet& set = sets_[share_of_[t]];
     const std::span<const Key> keys = batch.partition.keys(t);
+    const std::span<uint32_t> found = Room(&found_, keys.size());
+    ParallelFor(static_cast<int64_t>(keys.size()), kGrainRows, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) found[i] = set.Find({.key = keys[i], .table = t});
+    });
     for (uint32_t i = 0; i < keys.size(); ++i) {
-      const uint32_t slot = set.Find({.key = keys[i], .table = t});
+      const uint32_t slot = found[i];
       if (slot == kNoSlot) {
         rows.cold_at.push_back(i);
         rows.cold.push_back(keys[i]);

@@ -123,6 +123,7 @@ class ReplicatedRows final : public StepRows {
   BatchRows now_;               // Of the batch whose pull has finished,
   BatchRows next_;              // and of the one whose pull has started.
   Change change_;
+  std::vector<uint32_t> found_;  // Slots of the keys that are being looked up.
   std::optional<uint64_t> first_step_;
   uint64_t records_digest_ = 0;  // Of the rows changed in the steps with a decision so far.
 

