@@ -17,6 +17,11 @@ Loans::~Loans() {
   for (const LentRows& lent : lent_) metrics_.lent_rows.Add(-static_cast<double>(lent.rows()));
 }
 
+std::vector<uint32_t> Loans::Older(uint32_t table, std::span<const Key> keys, uint64_t step, size_t most) const {
+  if (AllReturned(step)) return {};
+  return lent_[table].Older(keys, step, most);
+}
+
 absl::Status Loans::OlderError(uint32_t table, Key key, uint64_t step) const {
   return absl::FailedPreconditionError(absl::StrCat("table \"", spec_.tables[table].name, "\": id ", key,
                                                     " is lent to the workers, and has not come back as it is after ",
@@ -58,12 +63,23 @@ absl::Status Loans::CheckPush(const v1::PushRequest& request) const {
   return absl::OkStatus();
 }
 
-absl::Status Loans::CheckApplied(uint32_t table, std::span<const Key> keys, uint64_t step) const {
-  const std::optional<size_t> lent = lent_[table].FirstLent(keys);
-  if (!lent.has_value()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("table \"", spec_.tables[table].name, "\": id ", keys[*lent],
-                                                    " has a gradient in step ", step,
-                                                    " from one worker, and is lent to another, which updates it"));
+absl::Status Loans::CheckApplied(std::span<const PushPart> parts, uint64_t step) const {
+  for (const PushPart& part : parts) {
+    for (const PushPart::Entry& entry : part.entries) {
+      const std::optional<size_t> lent = lent_[entry.table].FirstLent(entry.keys);
+      if (!lent.has_value()) continue;
+      return absl::FailedPreconditionError(absl::StrCat("table \"", spec_.tables[entry.table].name, "\": id ",
+                                                        entry.keys[*lent], " has a gradient in step ", step,
+                                                        " from one worker, and is lent to another, which updates it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loans::PutRecords(std::span<const PushPart> parts, std::span<const std::unique_ptr<Table>> tables,
+                               uint64_t version) {
+  for (const PushPart& part : parts) RETURN_IF_ERROR(PutRecords(part.returned, tables, version));
+  return absl::OkStatus();
 }
 
 absl::Status Loans::PutRecords(std::span<const ReturnedRows> returned, std::span<const std::unique_ptr<Table>> tables,
@@ -94,7 +110,15 @@ absl::Status Loans::PutRecords(std::span<const ReturnedRows> returned, std::span
   return absl::OkStatus();
 }
 
+absl::Status Loans::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of,
+                              std::span<const std::unique_ptr<Table>> tables) {
+  RETURN_IF_ERROR(PutRecords(RowsReturned(request, bytes_of), tables, request.step()));
+  if (request.complete()) all_returned_.store(request.step(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
 absl::Status Loans::CheckNoneOlder(uint64_t step) const {
+  if (AllReturned(step)) return absl::OkStatus();
   for (size_t t = 0; t < lent_.size(); ++t) {
     const uint64_t older = lent_[t].CountOlder(step);
     if (older == 0) continue;

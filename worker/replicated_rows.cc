@@ -78,6 +78,7 @@ ReplicatedRows::ReplicatedRows(const Parts& parts)
   outgoing_.records.resize(tables_.size());
   outgoing_.bytes.resize(tables_.size());
   outgoing_.views.resize(tables_.size());
+  client_->Partition(std::vector<std::span<const Key>>(tables_.size()), nullptr, &no_rows_);
   metrics_.hot_row_bytes.Add(static_cast<double>(records_->bytes()));
 }
 
@@ -219,7 +220,6 @@ void ReplicatedRows::SettleChange() {
 absl::Status ReplicatedRows::StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                                        double learning_rate_factor) {
   const uint64_t step = batch.batch.step;
-  ClearOutgoing();
   if (slots_ > 0) {
     const bool decides = DecidesHotRows(step - *first_step_);
     ASSIGN_OR_RETURN(const std::vector<std::string> all, Exchange(batch, gradients, decides));
@@ -239,15 +239,6 @@ absl::Status ReplicatedRows::StartPush(const PreparedBatch& batch, std::span<con
                                    .learning_rate_factor = learning_rate_factor,
                                    .step = step},
                                   decides));
-    if (change_.step == step + 1) {  // They have had their last update here.
-      for (size_t s = 0; s < shares_.size(); ++s) {
-        for (const HotSeat& seat : change_.seats[s]) {
-          if (!seat.replaces) continue;
-          AddOutgoing(seat.out, records_->record(s, seat.slot));
-          records_->Clean(s, seat.slot);
-        }
-      }
-    }
     if (decides) Decide(messages, step);
   }
   std::vector<std::span<const float>> cold;
@@ -257,12 +248,31 @@ absl::Status ReplicatedRows::StartPush(const PreparedBatch& batch, std::span<con
     Gather(gradients[t], rows.cold_at, now_.partition.position(t), tables_[t].dim, to);
     cold.push_back(to);
   }
-  const PsPush::Step of_step{.step = step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor};
-  // All workers have equal records; one returns them.
-  if (collective_->rank() != 0) ClearOutgoing();
-  PackOutgoing();
-  push_.StartWithReturn(of_step, now_.partition, cold, outgoing_.partition, outgoing_.views);
+  Push({.step = step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor}, now_.partition, cold);
   return absl::OkStatus();
+}
+
+absl::Status ReplicatedRows::StartSkip(const PreparedBatch& batch) {
+  Push({.step = batch.batch.step, .samples = batch.batch.rows}, no_rows_, {});
+  return absl::OkStatus();
+}
+
+void ReplicatedRows::Push(const PsPush::Step& step, const KeyPartition& partition,
+                          std::span<const std::span<const float>> gradients) {
+  ClearOutgoing();
+  if (change_.step == step.step + 1) {  // Rows that leave have had their last update here.
+    for (size_t s = 0; s < shares_.size(); ++s) {
+      for (const HotSeat& seat : change_.seats[s]) {
+        if (!seat.replaces) continue;
+        records_->Clean(s, seat.slot);
+        // All workers have equal records; one returns them.
+        if (collective_->rank() == 0) AddOutgoing(seat.out, records_->record(s, seat.slot));
+      }
+    }
+  }
+  PackOutgoing();
+  pushed_ = partition.rows();
+  push_.StartWithReturn(step, partition, gradients, outgoing_.partition, outgoing_.views);
 }
 
 absl::StatusOr<std::vector<std::string>> ReplicatedRows::Exchange(const PreparedBatch& batch,
@@ -330,7 +340,7 @@ void ReplicatedRows::Decide(std::span<const HotMessage> messages, uint64_t step)
 
 absl::Status ReplicatedRows::FinishPush() {
   RETURN_IF_ERROR(push_.Finish());
-  metrics_.rows_pushed.Add(static_cast<double>(now_.partition.rows()));
+  metrics_.rows_pushed.Add(static_cast<double>(pushed_));
   metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition.rows()));
   metrics_.push_bytes.Add(static_cast<double>(push_.bytes()));
   return absl::OkStatus();

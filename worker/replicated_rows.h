@@ -60,6 +60,8 @@ class ReplicatedRows final : public StepRows {
   // Exchanges what the workers have for hot rows: all are in the same step.
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override;
+  // All workers skip the step: none exchanges anything, and nothing is decided.
+  absl::Status StartSkip(const PreparedBatch& batch) override;
   absl::Status FinishPush() override;
   // Rank 0 writes back for all, and the others wait for it.
   absl::Status WriteBack(uint64_t step) override;
@@ -103,6 +105,8 @@ class ReplicatedRows final : public StepRows {
                                                     std::span<const std::span<const float>> gradients, bool decides);
   absl::Status UpdateHotRows(std::span<const HotMessage> messages, const ApplyOptions& options, bool decides);
   void Decide(std::span<const HotMessage> messages, uint64_t step);
+  // Sends a step's gradients, of `partition`, and what leaves with it.
+  void Push(const PsPush::Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients);
 
   void ClearOutgoing();
   void AddOutgoing(const RowName& name, const char* record);
@@ -129,6 +133,8 @@ class ReplicatedRows final : public StepRows {
 
   std::string message_;
   std::vector<std::vector<float>> cold_gradients_;  // [tables], in the order of now_.partition.
+  KeyPartition no_rows_;
+  uint64_t pushed_ = 0;  // Gradients on their way.
   Outgoing outgoing_;
   PsPull pull_;
   PsPull change_pull_;
