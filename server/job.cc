@@ -369,11 +369,14 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   const uint64_t samples = is_alone ? request.samples() : step.samples;
   const absl::Time start = absl::Now();
   // Without samples there are no rows (CheckPush), and the scale is not used.
-  absl::Status status =
-      Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
-                                 .learning_rate_factor = request.learning_rate_factor(),
-                                 .step = request.step()});
-  if (status.ok() && is_alone) status = loans_.PutRecords(request, bytes_of, tables_, request.step() + 1);
+  absl::Status status = loans_.CheckApplied(step.parts, request.step());
+  if (status.ok()) {
+    status = Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+                                        .learning_rate_factor = request.learning_rate_factor(),
+                                        .step = request.step()});
+  }
+  const std::span<const PushPart> returns = is_alone ? std::span<const PushPart>(&part, 1) : step.parts;
+  if (status.ok()) status = loans_.PutRecords(returns, tables_, request.step() + 1);
   bool is_last;
   {
     absl::MutexLock lock(&mu_);

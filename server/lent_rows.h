@@ -1,8 +1,8 @@
 #ifndef SPARROW_SERVER_LENT_ROWS_H_
 #define SPARROW_SERVER_LENT_ROWS_H_
 
-// The rows of one table that the worker holds and updates itself: which they are, and how many steps the server's copy
-// of each has seen. What lies between, only the worker knows.
+// The rows of one table that the workers hold and update themselves: which they are, and how many steps the server's
+// copy of each has seen. What lies between, only the workers know.
 
 #include <atomic>
 #include <cstdint>

@@ -129,14 +129,13 @@ absl::Status CheckRowType(v1::RowType type) {
                                                  " is none that this server knows (0 to ", v1::RowType_MAX, ")"));
 }
 
-// Whether the worker may hold the table's rows: that nobody but it changes them, or forgets them.
+// Whether workers may hold the table's rows: that the server neither decides over them nor rounds them.
 absl::Status CheckLends(const JobSpec& spec, uint32_t table) {
   const TableSpec& of = spec.tables[table];
-  const char* const why = spec.workers != 1                 ? "a job with several workers"
-                          : of.storage != RowType::kFloat32 ? "a table that does not store FLOAT32"
-                          : of.admission.enabled()          ? "a table with admission"
-                          : of.eviction.enabled()           ? "a table with eviction"
-                                                            : nullptr;
+  const char* const why = of.storage != RowType::kFloat32 ? "a table that does not store FLOAT32"
+                          : of.admission.enabled()        ? "a table with admission"
+                          : of.eviction.enabled()         ? "a table with eviction"
+                                                          : nullptr;
   if (why == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(TableName(spec, table), ": rows of ", why, " cannot be lent"));
 }
@@ -273,6 +272,17 @@ absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint
 
 absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
   return CheckStepPrefix(CheckPushBody(spec, request, bytes), "push", request.context().worker(), request.step());
+}
+
+std::vector<ReturnedRows> RowsReturned(const v1::PushRequest& request, const PushBytes& bytes) {
+  std::vector<ReturnedRows> returned;
+  for (int i = 0; i < request.records_size(); ++i) {
+    const v1::TableRecords& entry = request.records(i);
+    if (entry.keys().empty()) continue;
+    returned.push_back(
+        {.table = entry.table(), .keep = entry.keep(), .keys = ViewAs<Key>(entry.keys()), .records = bytes.records(i)});
+  }
+  return returned;
 }
 
 uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request) {
