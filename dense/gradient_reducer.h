@@ -50,7 +50,7 @@ class GradientReducer {
   // model->Backward(batch), with events. May be recorded in a graph, and replayed.
   void Backward(const ModelGpu::Batch& batch);
   // Queues the sums, after the Backward that has been queued or replayed last. The model's stream does not wait for
-  // them. Errors of the collective, which are final.
+  // them. Errors of the collective, which are final; ResourceExhausted: GPU memory for the graph.
   absl::Status Start();
 
   // Sums over workers, and what they cost.
