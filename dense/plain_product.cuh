@@ -16,14 +16,14 @@ constexpr int kPlainBlock = 256;
 
 // d[i, j] = (add: d[i, j] +) the sum over k of left[i, k] right[k, j]; steps in elements.
 struct PlainArguments {
-  const void* left;
-  const void* right;
-  void* d;
-  int64_t rows, cols, terms;
-  int64_t left_row, left_term;
-  int64_t right_term, right_col;
-  int64_t d_row;
-  bool add;
+  const void* left = nullptr;
+  const void* right = nullptr;
+  void* d = nullptr;
+  int64_t rows = 0, cols = 0, terms = 0;
+  int64_t left_row = 0, left_term = 0;
+  int64_t right_term = 0, right_col = 0;
+  int64_t d_row = 0;
+  bool add = false;
 };
 
 // One thread an element of d, consecutive threads side by side in a row; each sums in the order of k. Bytes moved: two
