@@ -187,7 +187,7 @@ float Event::MillisecondsSince(const Event& start) const {
 
 namespace internal {
 
-void* DeviceAllocate(size_t bytes) {
+void* DeviceAllocate(size_t bytes, size_t spare) {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
@@ -195,6 +195,10 @@ void* DeviceAllocate(size_t bytes) {
     return nullptr;
   }
   CHECK_CUDA(error);
+  if (spare > 0 && GpuMemoryNow().free < spare) {
+    DeviceFree(memory);
+    return nullptr;
+  }
   return memory;
 }
 

@@ -2,8 +2,6 @@
 #define SPARROW_TESTS_SUPPORT_GPU_HOG_H_
 
 #include <cstddef>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "base/cuda/device_buffer.h"
@@ -18,15 +16,20 @@ class GpuHog {
     constexpr size_t kPieceMin = size_t{2} << 20;
     for (size_t piece = size_t{1} << 34; piece >= kPieceMin; piece /= 2) {
       while (GpuMemoryNow().free >= leave_bytes + piece) {
-        std::optional<DeviceBuffer<char>> held = DeviceBuffer<char>::Allocate(piece);
-        if (!held.has_value()) break;
-        held_.push_back(std::move(*held));
+        void* const held = internal::DeviceAllocate(piece, /*spare=*/0);
+        if (held == nullptr) break;
+        held_.push_back(held);
       }
     }
   }
+  ~GpuHog() {
+    for (void* const held : held_) internal::DeviceFree(held);
+  }
+  GpuHog(const GpuHog&) = delete;
+  GpuHog& operator=(const GpuHog&) = delete;
 
  private:
-  std::vector<DeviceBuffer<char>> held_;
+  std::vector<void*> held_;
 };
 
 }  // namespace sparrow

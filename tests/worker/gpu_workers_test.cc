@@ -106,8 +106,7 @@ TEST_F(GpuWorkers, AFullGpuEndsTheJobAndNotTheProcess) {
       const auto refused = harness_.Train(job_, {.devices = {Device{.gpu = 0}}});
       EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
       EXPECT_THAT(std::string(refused.status().message()),
-                  HasSubstr("the GPU is out of memory: model and batches leave "
-                            "too little: kernels, recorded steps and "
+                  HasSubstr("cuda:0: the GPU is out of memory: others leave too little: kernels, recorded steps and "
                             "evaluation need 536870912 bytes, "));
       EXPECT_THAT(std::string(refused.status().message()), HasSubstr(" are free"));
       const auto on_cpu = harness_.Train(job_, {});
