@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/device_collective.h"
+#include "dense/nccl.h"
 
 namespace sparrow {
 namespace {
@@ -235,6 +236,7 @@ class NcclCollective final : public DeviceCollective {
 }  // namespace
 
 uint64_t NcclVersion() {
+  if (!NcclAbsence().empty()) return 0;
   int version = 0;
   return ncclGetVersion(&version) == ncclSuccess ? static_cast<uint64_t>(version) : 0;
 }
@@ -242,6 +244,9 @@ uint64_t NcclVersion() {
 absl::StatusOr<std::unique_ptr<DeviceCollective>> MakeNcclCollective(const NcclOptions& options,
                                                                      RendezvousStore* store) {
   CHECK_LT(options.rank, options.size);
+  if (const std::string absence = NcclAbsence(); !absence.empty()) {
+    return absl::UnimplementedError(absl::StrCat("NCCL cannot be loaded: ", absence));
+  }
   auto collective = std::make_unique<NcclCollective>(options, store);
   RETURN_IF_ERROR(collective->Connect());
   return collective;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/cuda/allocate.h"
 #include "base/status_macros.h"
@@ -115,8 +116,14 @@ absl::Status GradientReducer::Start() {
   } else {
     if (!graph_.has_value()) {
       absl::Status queued;
-      graph_.emplace(sums_, [&] { queued = QueueSums(); });
+      graph_ = Graph::Record(sums_, [&] {
+        queued = QueueSums();
+        return queued.ok();
+      });
       RETURN_IF_ERROR(queued);
+      if (!graph_.has_value()) {
+        return GpuIsOutOfMemory(absl::StrCat("sums of gradients in ", buckets_.size(), " buckets cannot be recorded"));
+      }
     }
     graph_->Replay(sums_);
   }

@@ -11,6 +11,7 @@
 #include "dense/linear_gpu.h"
 #include "dense/linear_kernels.cuh"
 #include "dense/linear_product.cuh"
+#include "dense/plain_product.cuh"
 #include "dense/product_plans.h"
 #include "dense/relu_product.cuh"
 
@@ -20,6 +21,9 @@ namespace {
 // Stands for dense/relu_product.cuh among the library's.
 constexpr Algorithm kOwnAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
+
+// And for dense/plain_product.cuh, which no plan file holds.
+constexpr Algorithm kPlainAlgorithm = {~uint64_t{1}};
 
 struct Choice {
   Product product;
@@ -92,7 +96,9 @@ class ProductsGpu::State {
     auto choice = choices_.find(shape);
     if (choice == choices_.end()) choice = choices_.emplace(shape, Choose(shape, call, stream)).first;
     const cublasStatus_t status = Run(shape, &choice->second.product, choice->second.algorithm, call, 1, stream);
-    CHECK(status == CUBLAS_STATUS_SUCCESS) << ProductShapeText(shape) << ": " << cublasLtGetStatusString(status);
+    CHECK(status == CUBLAS_STATUS_SUCCESS)
+        << "cublasLtMatmul of " << ProductShapeText(shape) << ": " << cublasLtGetStatusString(status) << "; "
+        << CudaTrouble(cudaGetLastError());
   }
 
   // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
@@ -143,7 +149,9 @@ class ProductsGpu::State {
            shape.kind == ProductKind::kBackwardInput && shape.relu && CanReluProduct(shape.n, shape.in, Room());
   }
 
-  bool KeepsPlans() const { return !options_.plan_file.empty() && !options_.deterministic && options_.fuse; }
+  bool KeepsPlans() const {
+    return !options_.plan_file.empty() && !options_.deterministic && options_.fuse && options_.library;
+  }
 
   // The product and what its epilogue leaves to do. Anything but success: nothing was queued behind the failed product.
   cublasStatus_t Run(const ProductShape& shape, Product* product, const Algorithm& algorithm, const Call& call,
@@ -160,7 +168,12 @@ class ProductsGpu::State {
       Gradients({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, ReluFrom::kNowhere, call,
                 static_cast<float*>(call.vector), stream);
     }
-    const cublasStatus_t status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (algorithm == kPlainAlgorithm) {
+      LaunchPlainProduct(shape, call.a, call.b, call.d, stream);
+    } else {
+      status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+    }
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (apart && shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
       const BiasReluArguments arguments{.y = call.d,
@@ -230,7 +243,7 @@ class ProductsGpu::State {
     // Untimed, the one that hardly ever loses. A forward epilogue saves a pass over y, so nothing else is timed then.
     const bool forward = shape.kind == ProductKind::kForward;
     for (const bool fused : {forward, !forward}) {
-      if (fused && (!has_epilogue || !options_.fuse)) continue;
+      if (!options_.library || (fused && (!has_epilogue || !options_.fuse))) continue;
       if (best.has_value() && (!timed || forward)) continue;
       Product product(shape, fused);
       const std::vector<Algorithm> candidates = product.Candidates(handle_.get(), options_.deterministic);
@@ -272,7 +285,14 @@ class ProductsGpu::State {
       }
     }
     stream.Synchronize();
-    CHECK(best.has_value()) << "cuBLASLt has no product for " << ProductShapeText(shape) << "; " << tried;
+    if (!best.has_value()) {
+      cudaGetLastError();  // Of what was tried, memory for the library's kernels for one.
+      if (options_.library) {
+        std::fprintf(stderr, "cuBLASLt has no product for %s (%s): it is computed slowly\n",
+                     ProductShapeText(shape).c_str(), tried.c_str());
+      }
+      return {Product(shape, false), kPlainAlgorithm, "plain"};
+    }
     best->how = How(best->product.fused(), best->algorithm, best_us, tried);
     if (KeepsPlans() && timed) {
       fresh_[shape] = {.fused = best->product.fused(), .algorithm = best->algorithm, .microseconds = best_us};
@@ -317,14 +337,16 @@ class ProductsGpu::State {
     end.Record(stream);
     const double once = std::max(1.0, end.MillisecondsSince(start) * 1e3);
     const int repeats = static_cast<int>(std::clamp(kReplayMicroseconds / once, 2.0, 20.0));
-    const Graph graph(stream, [&] {
+    const std::optional<Graph> graph = Graph::Record(stream, [&] {
       for (int i = 0; i < repeats; ++i) run();
+      return true;
     });
-    graph.Replay(stream);
+    if (!graph.has_value()) return once;  // No memory for it.
+    graph->Replay(stream);
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kReplays; ++i) {
       start.Record(stream);
-      graph.Replay(stream);
+      graph->Replay(stream);
       end.Record(stream);
       best = std::min(best, end.MillisecondsSince(start) * 1e3 / repeats);
     }

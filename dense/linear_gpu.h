@@ -58,6 +58,8 @@ class ProductsGpu {
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;
+    // False: no product is cuBLASLt's, as if it had none for any shape; then a slow one of our own does it. For tests.
+    bool library = true;
   };
 
   // nullopt: out of GPU memory; it takes 32 MiB. REQUIRES: GpuCount() > 0.

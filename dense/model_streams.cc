@@ -1,7 +1,7 @@
 #include "dense/model_streams.h"
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda/allocate.h"
 
 namespace sparrow {
 
@@ -14,10 +14,7 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
   side.multiprocessors = 66;
   streams->side_products_ = ProductsGpu::Make(side, streams->side_);
   if (!streams->products_.has_value() || !streams->side_products_.has_value()) {
-    const GpuMemory memory = GpuMemoryNow();
-    return absl::ResourceExhaustedError(absl::StrCat("the GPU is out of memory: matrix products need ",
-                                                     2 * kProductsWorkspaceBytes, " bytes to work in, ", memory.free,
-                                                     " of ", memory.total, " are free"));
+    return GpuIsOutOfMemory(absl::StrCat("matrix products need ", 2 * kProductsWorkspaceBytes, " bytes to work in"));
   }
   return streams;
 }

@@ -1,7 +1,6 @@
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 
-#include <bit>
 #include <cub/device/device_scan.cuh>
 #include <type_traits>
 
@@ -34,7 +33,7 @@ Workspace Divide(uint32_t names, void* memory) {
     *part = reinterpret_cast<std::remove_reference_t<decltype(*part)>>(static_cast<char*>(memory) + w.bytes);
     w.bytes += (items * sizeof(**part) + 255) / 256 * 256;
   };
-  w.mask = std::bit_ceil(2 * names + 1) - 1;
+  w.mask = static_cast<uint32_t>(UniquePlaces(names) - 1);
   take(&w.firsts, size_t{w.mask} + 1);
   take(&w.places, names);
   take(&w.ranks, names);

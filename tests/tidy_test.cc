@@ -103,7 +103,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"omp.h", {"base/parallel\\.cc", "tests/.*"}},
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
       {"cublasLt.h", {"dense/linear_product\\.cuh", "dense/cublas_lt\\.cc"}},
-      {"nccl", {"dense/device_collective_nccl\\.cc"}},
+      {"nccl", {"dense/device_collective_nccl\\.cc", "dense/nccl\\.cc"}},
       {"grpcpp/",
        {"base/rpc\\..*", "proto/row_message\\..*", "coordinator/.*", "server/(server|service)\\..*",
         "worker/(worker|grpc_transport)\\..*", "client/.*", "tests/.*", "bench/.*"}},

@@ -23,6 +23,7 @@
 #include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
+#include "worker/gpu_reserve.h"
 #include "worker/hot_row_store_gpu.h"
 #include "worker/sum_over_workers.h"
 
@@ -77,11 +78,9 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
     optimizer_ = DenseOptimizerGpu::Make(rule, size, stream_);
     if (!optimizer_.has_value()) {
-      const GpuMemory memory = GpuMemoryNow();
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the GPU is out of memory: the dense optimizer's state needs ",
-                       static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float), " bytes, ", memory.free,
-                       " of ", memory.total, " are free"));
+      return GpuIsOutOfMemory(absl::StrCat("the dense optimizer's state needs ",
+                                           static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float),
+                                           " bytes"));
     }
     std::vector<float> spread(static_cast<size_t>(size));
     const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
@@ -115,7 +114,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     host_options_.emplace(std::move(host_options));
     not_finite_->Fill(0, stream_);
     CopyLossScale();
-    return absl::OkStatus();
+    return CheckGpuReserve("model and batches leave too little");
   }
 
   absl::Status Join(const Meeting& meeting) override {
@@ -171,12 +170,12 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     rows_ = rows;
     gradients_scale_ = loss_scale_now_;
     loaded_.Record(stream_);
-    Run(&forward_graphs_, rows, [&] {
+    RETURN_IF_ERROR(Run(&forward_graphs_, rows, "a forward pass", [&] {
       Pool(rows);
       model_->ForwardLoss(ModelBatch(rows), stream_);
-    });
+    }));
     forward_.Record(stream_);
-    Run(&backward_graphs_, rows, [&] {
+    RETURN_IF_ERROR(Run(&backward_graphs_, rows, "a backward pass", [&] {
       if (scales_loss()) not_finite_->Fill(0, stream_);
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(rows));
@@ -185,7 +184,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       }
       if (hot_rows_ == nullptr) SumRowGradients(rows);
       if (scales_loss()) LookForOverflow(rows);
-    });
+    }));
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
     if (scales_loss()) internal::CopyToHost(host_not_finite_->data(), not_finite_->data(), sizeof(uint64_t), stream_);
@@ -323,15 +322,29 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   template <typename Work>
-  void Run(Graphs* graphs, int64_t rows, const Work& work) {
+  absl::Status Run(Graphs* graphs, int64_t rows, absl::string_view what, const Work& work) {
     if (graphs->generation != batch_->generation()) {
       graphs->by_rows.clear();
       graphs->generation = batch_->generation();
     }
     const auto [graph, first] = graphs->by_rows.try_emplace(rows);
-    if (first) return work();
-    if (!graph->second.has_value()) graph->second.emplace(stream_, work);
+    if (first) {
+      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat(what, " of ", rows, " rows")));
+      work();
+      return absl::OkStatus();
+    }
+    if (!graph->second.has_value()) {
+      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat("recording ", what, " of ", rows, " rows")));
+      graph->second = Graph::Record(stream_, [&] {
+        work();
+        return true;
+      });
+      if (!graph->second.has_value()) {
+        return GpuIsOutOfMemory(absl::StrCat(what, " of ", rows, " rows cannot be recorded"));
+      }
+    }
     graph->second->Replay(stream_);
+    return absl::OkStatus();
   }
 
   ModelGpu::Batch ModelBatch(int64_t rows) {
@@ -439,6 +452,7 @@ absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTra
   }
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
+  RETURN_IF_ERROR(Annotate(CheckGpuReserve("others leave too little"), absl::StrCat("cuda:", options.gpu)));
   auto trainer = std::make_unique<GpuBatchTrainer>(parts, precision, options);
   RETURN_IF_ERROR(Annotate(trainer->Prepare(job, options), absl::StrCat("cuda:", options.gpu)));
   return trainer;

@@ -14,4 +14,13 @@ if(SPARROW_HAS_CUDA)
   sparrow_test(dense/step_totals_gpu sparrow::dense sparrow::dense_kernels LABELS gpu)
   sparrow_test(dense/device_collective sparrow::dense_gpu sparrow::test_support LABELS gpu)
   sparrow_test(dense/gradient_reducer sparrow::dense_gpu LABELS gpu)
+  if(SPARROW_HAS_NCCL)
+    sparrow_test(dense/nccl sparrow::dense_gpu)
+    add_custom_target(sparrow_no_nccl ALL
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/no_nccl
+      COMMAND ${CMAKE_COMMAND} -E touch ${CMAKE_CURRENT_BINARY_DIR}/no_nccl/libnccl.so.2)
+    add_dependencies(dense_nccl_test sparrow_no_nccl)
+    add_test(NAME dense/nccl_absent COMMAND dense_nccl_test)
+    set_tests_properties(dense/nccl_absent PROPERTIES ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/no_nccl")
+  endif()
 endif()

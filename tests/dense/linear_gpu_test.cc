@@ -293,7 +293,10 @@ std::string PrecisionName(Precision precision) {
 class LinearGpu : public OnGpu<::testing::TestWithParam<std::tuple<Precision, bool>>> {
  protected:
   ProductsGpu::Options Options(bool deterministic) const {
-    return {.precision = std::get<0>(GetParam()), .deterministic = deterministic, .fuse = std::get<1>(GetParam())};
+    return {.precision = std::get<0>(GetParam()),
+            .deterministic = deterministic,
+            .fuse = std::get<1>(GetParam()),
+            .library = library_};
   }
   Precision precision() const { return std::get<0>(GetParam()); }
 
@@ -328,11 +331,19 @@ class LinearGpu : public OnGpu<::testing::TestWithParam<std::tuple<Precision, bo
       EXPECT_EQ(BackwardWeights(&others, layer, bias, stream), weights);
     }
   }
+
+  bool library_ = true;
 };
 
 TEST_P(LinearGpu, DeterministicProductsEqualTheCpuHalfAndThemselves) { ExpectAll(Shapes(), true); }
 
 TEST_P(LinearGpu, TimedProductsEqualTheCpuHalf) { ExpectAll(kSomeShapes, false); }
+
+TEST_P(LinearGpu, ProductsThatTheLibraryDoesNotHaveEqualTheCpuHalf) {
+  library_ = false;
+  ExpectAll(kSomeShapes, true);
+  ExpectAll(kSomeShapes, false);
+}
 
 TEST_P(LinearGpu, AReplayedGraphEqualsTheCallsBitForBit) {
   const Stream stream;
