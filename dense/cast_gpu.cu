@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/cast_gpu.h"
 #include "dense/precision.cuh"
 
@@ -27,6 +28,8 @@ void CastGpu(Precision precision, const float* from, int64_t cols, const DeviceM
   CHECK(to.cols >= cols) << to.cols << " columns for " << cols;
   WithElementType(precision, [&](auto element) {
     using T = decltype(element);
+    const Operation operation(
+        [&] { return OperationCost{.name = "cast", .bytes = 1.0 * to.rows * (4 * cols + sizeof(T) * to.cols)}; });
     Launch(CastKernel<float, T>, (to.rows * to.cols + kBlock - 1) / kBlock, kBlock, stream, from, cols, cols,
            static_cast<T*>(to.data), to.rows, to.cols, to.stride);
   });
@@ -36,6 +39,8 @@ void CopyGpu(Precision precision, const DeviceMatrix& from, const DeviceMatrix& 
   CHECK(to.rows == from.rows && to.cols <= from.cols) << to.cols << " columns of " << from.cols;
   WithElementType(precision, [&](auto element) {
     using T = decltype(element);
+    const Operation operation(
+        [&] { return OperationCost{.name = "copy of a matrix", .bytes = 2.0 * sizeof(T) * to.rows * to.cols}; });
     Launch(CastKernel<T, T>, (to.rows * to.cols + kBlock - 1) / kBlock, kBlock, stream,
            static_cast<const T*>(from.data), from.cols, from.stride, static_cast<T*>(to.data), to.rows, to.cols,
            to.stride);

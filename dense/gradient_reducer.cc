@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/cuda/allocate.h"
+#include "base/cuda/operation.h"
 #include "base/status_macros.h"
 #include "dense/step_totals_gpu.h"
 
@@ -97,7 +98,7 @@ absl::Status GradientReducer::Start() {
   computed_.Record(main_);
   ++steps_;
   under_way_ = true;
-  if (!options_.record || steps_ == 1) {
+  if (!options_.record || steps_ == 1 || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
     RETURN_IF_ERROR(QueueSums());
   } else {
     if (!graph_.has_value()) {

@@ -4,6 +4,7 @@
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "embedding/lanes.cuh"
 #include "embedding/sparse_update_gpu.h"
 #include "embedding/sparse_update_workspace.h"
@@ -78,6 +79,8 @@ __device__ bool AllGood(bool good, unsigned long long* bad_rows) {
 // What is done with the summed gradient of a row: the optimizer's update.
 template <SparseOptimizerKind kKind>
 struct Update {
+  static constexpr const char* kName = "sparse update";
+  static double RowBytes(const UpdateArguments& a) { return 2.0 * (a.metadata_offset + sizeof(RowMetadata)); }
   static constexpr bool kMeanSquare = UsesMeanSquare(kKind);
   static constexpr int kArrays = StateFloats(kKind, 2) / 2;        // Of dim floats, in a row's state.
   static constexpr bool kScalar = StateFloats(kKind, 2) % 2 == 1;  // One number a row.
@@ -155,6 +158,8 @@ struct Update {
 
 // The other thing that is done with it: it is written.
 struct Sum {
+  static constexpr const char* kName = "sums of gradients by row";
+  static double RowBytes(const UpdateArguments& a) { return 4.0 * a.size.dim; }
   static constexpr bool kMeanSquare = false;
   static constexpr int kArrays = 0;
   static constexpr int kMinBlocks = 4;
@@ -402,8 +407,19 @@ __global__ void __launch_bounds__(kBlock) ZeroRowsKernel(SparseUpdateSize size, 
 template <typename Action, typename Few, typename L = Few>
 void LaunchUpdate(const UpdateArguments& a, const Stream& queue) {
   const int64_t tiles = (int64_t{a.size.lookups} + a.tile - 1) / a.tile;
-  Launch(UpdateKernel<Action, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+  {
+    const Operation operation([&] {
+      const double lookup_bytes = ElementBytes(a.gradients.type) * a.size.dim + 8 + (a.factors ? sizeof(Source) : 0);
+      return OperationCost{.name = Action::kName,
+                           .bytes = lookup_bytes * a.size.lookups,
+                           .row_bytes = Action::RowBytes(a),
+                           .rows_max = static_cast<double>(std::min(a.size.lookups, a.size.slots))};
+    });
+    Launch(UpdateKernel<Action, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+  }
   if (a.size.lookups <= kChunk) return;
+  // How many heavy rows there are the GPU alone knows; their bytes are counted above.
+  const Operation operation([&] { return OperationCost{.name = std::string(Action::kName) + ", heavy rows"}; });
   Launch(HeavyKernel<Action, L::kWidth>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
 }
 
@@ -482,9 +498,17 @@ void SumGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
   a.sums = sums;
   const bool in_fours = gradients.InFours(size.dim) && reinterpret_cast<uintptr_t>(sums) % 16 == 0;
   internal::FillDevice(a.w.read, 0, (size_t{size.slots} / 32 + 1) * sizeof(*a.w.read), queue);
-  Launch(ReadRowsKernel, (int64_t{size.lookups} + kBlock - 1) / kBlock, kBlock, queue, size, a.w);
+  {
+    const Operation operation([&] { return OperationCost{.name = "rows that are read", .bytes = 4.0 * size.lookups}; });
+    Launch(ReadRowsKernel, (int64_t{size.lookups} + kBlock - 1) / kBlock, kBlock, queue, size, a.w);
+  }
   const int64_t grid = (int64_t{size.slots} + kBlock - 1) / kBlock;
-  Launch(in_fours ? ZeroRowsKernel<4> : ZeroRowsKernel<1>, grid, kBlock, queue, size, a.w, sums);
+  {
+    // And 4 * dim for each row that no look-up reads.
+    const Operation operation(
+        [&] { return OperationCost{.name = "rows that are not read", .bytes = size.slots / 8.0}; });
+    Launch(in_fours ? ZeroRowsKernel<4> : ZeroRowsKernel<1>, grid, kBlock, queue, size, a.w, sums);
+  }
   LaunchForWidth<Sum>(a, in_fours, queue);
 }
 
