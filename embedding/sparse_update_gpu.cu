@@ -89,44 +89,86 @@ struct Update {
   // Blocks on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7 %
   // (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; 5 were 12 % and 27 %
   // slower than 4.
-  static constexpr int kMinBlocks = kArrays == 0 ? 4 : 1;
+#ifndef VARIANT
+#define VARIANT 2
+#endif
+  static constexpr int kMinBlocks = kArrays == 0 ? (VARIANT == 3 && kMeanSquare ? 3 : 4) : 1;
+  static constexpr bool kRowsAhead = kArrays == 0 && VARIANT >= 2;
+
+  // What is the same for all rows, read once.
+  struct Now {
+    double learning_rate;
+    float gradient_scale;
+    uint32_t step_words[2];
+  };
+  __device__ static Now Read(const UpdateArguments& a) {
+    const auto* words = reinterpret_cast<const uint32_t*>(&a.step->step);
+    return {.learning_rate = a.optimizer.learning_rate * a.step->learning_rate_factor,
+            .gradient_scale = static_cast<float>(a.step->gradient_scale),
+            .step_words = {words[0], words[1]}};
+  }
+
+  // A row's parts that a lane owns: of dim floats the first L::kElements, its number of state, and of RowMetadata, word
+  // by word, lane 0: updates, lane 1: frequency, lanes 2 and 3: last_step, which is written only.
+  template <typename L>
+  struct Own {
+    float w[L::kOwn];
+    float s[kArrays * L::kOwn + 1];
+    float scalar;
+    uint32_t word;
+  };
 
   template <typename L>
   __device__ static void Ahead(const UpdateArguments& a, uint32_t slot) {
     Prefetch<L>(a.records + slot * a.slot_bytes, a.slot_bytes);
   }
 
+  template <typename L>
+  __device__ static void LoadArrays(const UpdateArguments& a, uint32_t slot, uint32_t base, Own<L>* own) {
+    const float* weights = reinterpret_cast<const float*>(a.records + slot * a.slot_bytes);
+    const float* state = weights + a.size.dim;
+    L::Load(weights, base, a.size.dim, own->w);
+#pragma unroll
+    for (int i = 0; i < kArrays; ++i) L::Load(state + i * a.size.dim, base, a.size.dim, own->s + i * L::kOwn);
+  }
+
+  template <typename L>
+  __device__ static void LoadRest(const UpdateArguments& a, uint32_t slot, Own<L>* own) {
+    const char* record = a.records + slot * a.slot_bytes;
+    own->word = 0;
+    own->scalar = 0;
+    if (L::lane() < 2) own->word = reinterpret_cast<const uint32_t*>(record + a.metadata_offset)[L::lane()];
+    if constexpr (kScalar) own->scalar = reinterpret_cast<const float*>(record)[(kArrays + 1) * a.size.dim];
+  }
+
   // One row, by a group, as embedding/apply_cpu.cc RowUpdate. gradient(base, own) gives the lane's elements of the
   // row's summed gradient.
   template <typename L, typename Gradient>
-  __device__ static void Row(const UpdateArguments& a, uint32_t slot, float* scratch, const Gradient& gradient) {
+  __device__ static void Row(const UpdateArguments& a, const Now& now, uint32_t slot, float* scratch,
+                             const Gradient& gradient) {
+    Own<L> own;  // All loads before the first wait.
+    LoadRest<L>(a, slot, &own);
+    LoadArrays<L>(a, slot, 0, &own);
+    LoadedRow<L>(
+        a, now, slot, scratch, gradient, [](Own<L>*) {}, &own);
+  }
+
+  // weights_of(own) is called when the summed gradient is known; what it puts there may wait until then.
+  template <typename L, typename Gradient, typename Weights>
+  __device__ static void LoadedRow(const UpdateArguments& a, const Now& now, uint32_t slot, float* scratch,
+                                   const Gradient& gradient, const Weights& weights_of, Own<L>* own) {
     const uint32_t lane = L::lane();
     const uint32_t dim = a.size.dim;
     char* record = a.records + slot * a.slot_bytes;
     float* weights = reinterpret_cast<float*>(record);
     float* state = weights + dim;
-    uint32_t* metadata = reinterpret_cast<uint32_t*>(record + a.metadata_offset);  // RowMetadata, word by word.
-
-    // All loads before the first wait.
-    uint32_t word = 0;  // Lane 0: updates. Lane 1: frequency. Lanes 2 and 3: last_step.
-    if (lane < 4) word = lane < 2 ? metadata[lane] : reinterpret_cast<const uint32_t*>(&a.step->step)[lane - 2];
-    float scalar = 0;
-    if constexpr (kScalar) scalar = state[kArrays * dim];
-    float w[L::kOwn], g[L::kOwn];
-    float s[kArrays * L::kOwn + 1];
-    const auto load = [&](uint32_t base) {
-      L::Load(weights, base, dim, w);
-#pragma unroll
-      for (int i = 0; i < kArrays; ++i) L::Load(state + i * dim, base, dim, s + i * L::kOwn);
-    };
-    load(0);
-    RowStep step{.learning_rate = a.optimizer.learning_rate * a.step->learning_rate_factor,
-                 .gradient_scale = static_cast<float>(a.step->gradient_scale)};
+    float g[L::kOwn];
+    RowStep step{.learning_rate = now.learning_rate, .gradient_scale = now.gradient_scale};
     bool good = true;
-    const auto checked = [&](uint32_t base, float* own) {
-      gradient(base, own);
+    const auto checked = [&](uint32_t base, float* sum) {
+      gradient(base, sum);
 #pragma unroll
-      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(own[e] * step.gradient_scale) <= kGradientMax;
+      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(sum[e] * step.gradient_scale) <= kGradientMax;
     };
     double mean_square = 0;
     if constexpr (kMeanSquare) {
@@ -135,23 +177,26 @@ struct Update {
       for (uint32_t base = 0; base < L::End(dim); base += L::kElements) checked(base, g);
     }
     if (!AllGood<L>(good, a.refused_rows)) return;
-    word += lane < 2 && word != 0xffffffff ? 1 : 0;
+    uint32_t word = own->word;
+    word += word != 0xffffffff ? 1 : 0;
     if constexpr (kUsesUpdates) step.updates = __shfl_sync(L::Mask(), word, 0, L::kLanes);
 
+    weights_of(own);
     const bool summed = L::End(dim) <= L::kElements;
     for (uint32_t base = 0; base < L::End(dim); base += L::kElements) {
-      if (base > 0) load(base);
+      if (base > 0) LoadArrays<L>(a, slot, base, own);
       if (!summed) gradient(base, g);
-      s[kArrays * L::kOwn] = scalar;
-      UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, w, s);
-      L::Store(w, base, dim, weights);
+      own->s[kArrays * L::kOwn] = own->scalar;
+      UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, own->w, own->s);
+      L::Store(own->w, base, dim, weights);
 #pragma unroll
-      for (int i = 0; i < kArrays; ++i) L::Store(s + i * L::kOwn, base, dim, state + i * dim);
+      for (int i = 0; i < kArrays; ++i) L::Store(own->s + i * L::kOwn, base, dim, state + i * dim);
     }
-    if (lane < 4) metadata[lane] = word;
+    if (lane >= 2) word = lane == 2 ? now.step_words[0] : now.step_words[1];
+    if (lane < 4) reinterpret_cast<uint32_t*>(record + a.metadata_offset)[lane] = word;
     if constexpr (kScalar) {
       __syncwarp(L::Mask());  // All lanes have read it.
-      if (lane == 0) state[kArrays * dim] = s[kArrays * L::kOwn];
+      if (lane == 0) state[kArrays * dim] = own->s[kArrays * L::kOwn];
     }
   }
 };
@@ -163,12 +208,16 @@ struct Sum {
   static constexpr bool kMeanSquare = false;
   static constexpr int kArrays = 0;
   static constexpr int kMinBlocks = 4;
+  static constexpr bool kRowsAhead = false;
+
+  struct Now {};
+  __device__ static Now Read(const UpdateArguments&) { return {}; }
 
   template <typename L>
   __device__ static void Ahead(const UpdateArguments&, uint32_t) {}
 
   template <typename L, typename Gradient>
-  __device__ static void Row(const UpdateArguments& a, uint32_t slot, float*, const Gradient& gradient) {
+  __device__ static void Row(const UpdateArguments& a, const Now&, uint32_t slot, float*, const Gradient& gradient) {
     bool good = true;
     for (uint32_t base = 0; base < L::End(a.size.dim); base += L::kElements) {
       float sum[L::kOwn];
@@ -212,8 +261,8 @@ __device__ void Ahead(const UpdateArguments& a, const Tile& tile, const Span& ro
 // The tile's rows from number `from` to number `to`; where kLast, the chunk too. Groups take them in turn; where
 // kAhead, what a group takes next is brought into L2 while it is at work.
 template <typename Action, typename L, uint32_t kBatch, bool kLast, bool kAhead>
-__device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t from, uint32_t to,
-                          float* scratch /*[32 * L::kOwn]*/) {
+__device__ void ActOnRows(const UpdateArguments& a, const typename Action::Now& now, const Tile& tile, uint32_t from,
+                          uint32_t to, float* scratch /*[32 * L::kOwn]*/) {
   constexpr uint32_t kGroups = 32 / L::kLanes;
   const uint32_t group = threadIdx.x % 32 / L::kLanes;
   if (kLast && tile.chunk.begin < tile.chunk.end) ++to;
@@ -227,7 +276,7 @@ __device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t f
       SumLookups<L, kBatch>(a.gradients, tile.staged + begin, count, base, a.size.dim, sum);
     };
     if (own && end - begin <= kChunk) {
-      Action::template Row<L>(a, tile.slots[begin], scratch + group * L::kElements, gradient);
+      Action::template Row<L>(a, now, tile.slots[begin], scratch + group * L::kElements, gradient);
       continue;
     }
     // No two chunks of one kind begin within the same 64 look-ups.
@@ -238,6 +287,82 @@ __device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t f
       L::Store(sum, base, a.size.dim, a.w.partials + row * a.size.dim);
     }
     if (own && L::lane() == 0) a.w.heavy[atomicAdd(a.w.heavy_rows, 1)] = tile.first + begin;
+  }
+}
+
+// Rows and gradients of 16 bits on their way to the groups of a warp, each lane's own vectors.
+template <typename L>
+struct RowsAhead {
+  static constexpr uint32_t kLaneVectors = L::kVectors * L::kLanes;  // Of a group.
+  alignas(16) float weights[32 / L::kLanes][kLaneVectors][4];
+  alignas(16) uint16_t gradients[32 / L::kLanes][kFew][kLaneVectors][4];
+};
+
+// As ActOnRows of the tile's first `to` rows, which have at most kFew look-ups each: while a group is at work on a row,
+// the next one with its gradients comes into shared memory, so that twice as many bytes are under way. REQUIRES: rows
+// of at most L::kElements numbers, in fours.
+template <typename Action, typename L, ElementType kType>
+__device__ void ActOnRowsAhead(const UpdateArguments& a, const typename Action::Now& now, const Tile& tile, uint32_t to,
+                               RowsAhead<L>* ahead /*[2]*/) {
+  static_assert(L::kWidth == 4);
+  constexpr uint32_t kGroups = 32 / L::kLanes;
+  using Own = typename Action::template Own<L>;
+  const uint32_t group = threadIdx.x % 32 / L::kLanes;
+  const auto vector = [](uint32_t v) { return v * L::kLanes + L::lane(); };
+  const auto begin = [&](uint32_t task, RowsAhead<L>& into, Own* rest) {
+    if (task < to) {
+      const Span row = tile.rows[task];
+      const uint32_t slot = tile.slots[row.begin];
+      const char* record = a.records + slot * a.slot_bytes;
+#pragma unroll
+      for (uint32_t v = 0; v < L::kVectors; ++v) {
+        if (vector(v) * 4 < a.size.dim) CopyAhead<16>(into.weights[group][vector(v)], record + vector(v) * 16);
+      }
+#pragma unroll
+      for (uint32_t u = 0; u < kFew; ++u) {
+        if (row.begin + u >= row.end) continue;
+        const uint16_t* gradient = static_cast<const uint16_t*>(a.gradients.values) + tile.staged[row.begin + u].offset;
+#pragma unroll
+        for (uint32_t v = 0; v < L::kVectors; ++v) {
+          if (vector(v) * 4 < a.size.dim) CopyAhead<8>(into.gradients[group][u][vector(v)], gradient + vector(v) * 4);
+        }
+      }
+      Action::template LoadRest<L>(a, slot, rest);
+    }
+    EndBatchAhead();
+  };
+  Own rest;
+  begin(group, ahead[0], &rest);
+  uint32_t stage = 0;
+  for (uint32_t task = group; task < to; task += kGroups, stage ^= 1) {
+    RowsAhead<L>& here = ahead[stage];
+    Own own;
+    own.word = rest.word;
+    own.scalar = rest.scalar;
+    begin(task + kGroups, ahead[stage ^ 1], &rest);
+    AwaitBatchBeforeLast();
+    const Span row = tile.rows[task];
+    const auto gradient = [&](uint32_t, float* sum) {
+#pragma unroll
+      for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] = 0;
+#pragma unroll
+      for (uint32_t u = 0; u < kFew; ++u) {
+        if (row.begin + u >= row.end) continue;
+        const float factor = tile.staged[row.begin + u].factor;
+        Packed<kType, 4> packed[L::kVectors];
+        L::template LoadPacked<kType>(here.gradients[group][u][0], 0, a.size.dim, packed);
+        float values[L::kOwn];
+#pragma unroll
+        for (uint32_t v = 0; v < L::kVectors; ++v) Unpack<kType, 4>(packed[v], values + v * 4);
+#pragma unroll
+        for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += factor * values[e];
+      }
+    };
+    // Where the gradients were, lanes hand their sums over.
+    static_assert(sizeof(here.gradients[0]) >= L::kElements * sizeof(float));
+    Action::template LoadedRow<L>(
+        a, now, tile.slots[row.begin], reinterpret_cast<float*>(here.gradients[group]), gradient,
+        [&](Own* loaded) { L::Load(here.weights[group][0], 0, a.size.dim, loaded->w); }, &own);
   }
 }
 
@@ -257,8 +382,13 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
   __shared__ uint32_t begins_of_warp[kWarps][kTileMax];
   __shared__ Span rows_of_warp[kWarps][kTileMax];
-  __shared__ alignas(16) float scratch[Action::kMeanSquare ? kWarps * kScratch : 1];
+  constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
+  constexpr bool kAhead = kTwoPasses && Action::kRowsAhead;
+  __shared__ RowsAhead<Few> ahead_of_warp[kAhead ? kWarps : 1][2];
+  __shared__ alignas(16) float scratch[Action::kMeanSquare && !kAhead ? kWarps * kScratch : 1];
+  __shared__ typename Action::Now now_of_warp[kWarps];  // There are no registers left for it.
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const typename Action::Now& now = now_of_warp[warp];
   Staged* staged = staged_of_warp[warp];
   uint32_t* begins = begins_of_warp[warp];  // Where the rows that begin in this tile do.
   Span* rows = rows_of_warp[warp];
@@ -269,6 +399,7 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   const auto slot_at = [&](uint64_t position) { return position < a.size.lookups ? a.w.slots[position] : none; };
 
   const uint32_t slot = slot_at(tile + lane);
+  if (lane == 0) now_of_warp[warp] = Action::Read(a);
   const uint32_t before = first > 0 ? a.w.slots[first - 1] : none;
   const uint32_t last_slot = __shfl_sync(kEveryLane, slot, a.tile - 1);
   const bool inside = lane < a.tile && slot != none;
@@ -304,7 +435,6 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   __syncwarp();
 
   // The rows: first those of few look-ups.
-  constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
   const uint32_t row_count = __popc(starts);
   const uint32_t begin = lane < row_count ? begins[lane] : 0;
   const uint32_t end = lane + 1 < row_count ? begins[lane + 1] : last_end;
@@ -322,15 +452,26 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   // Measured at 65,536 x 26 look-ups of dim 128: it pays where rows have arrays of state (2 to 7 % of Adagrad and Adam,
   // uniform) or many look-ups (10 % of SGD, Zipf 1.05, bfloat16); else it costs up to 7 % (SGD, uniform).
   constexpr bool kAheadOfFew = Action::kArrays > 0;
-  float* own_scratch = scratch + (Action::kMeanSquare ? warp * kScratch : 0);
+  float* own_scratch = scratch + (Action::kMeanSquare && !kAhead ? warp * kScratch : 0);
   if constexpr (kTwoPasses) {
     const uint32_t few_count = __popc(few);
     if (few_count < row_count) Ahead<Action, L>(a, work, rows[few_count]);
-    ActOnRows<Action, Few, kFew, false, kAheadOfFew>(a, work, 0, few_count, own_scratch);
+    RowsAhead<Few>* rows_ahead = ahead_of_warp[kAhead ? warp : 0];
+    if constexpr (kAhead) {
+      static_assert(sizeof(rows_ahead->gradients) >= kScratch * sizeof(float));
+      own_scratch = reinterpret_cast<float*>(rows_ahead->gradients);
+    }
+    if (kAhead && a.gradients.type == ElementType::kBfloat16) {
+      if constexpr (kAhead) ActOnRowsAhead<Action, Few, ElementType::kBfloat16>(a, now, work, few_count, rows_ahead);
+    } else if (kAhead && a.gradients.type == ElementType::kFloat16) {
+      if constexpr (kAhead) ActOnRowsAhead<Action, Few, ElementType::kFloat16>(a, now, work, few_count, rows_ahead);
+    } else {
+      ActOnRows<Action, Few, kFew, false, kAheadOfFew>(a, now, work, 0, few_count, own_scratch);
+    }
     __syncwarp();
-    ActOnRows<Action, L, 8, true, true>(a, work, few_count, row_count, own_scratch);
+    ActOnRows<Action, L, 8, true, true>(a, now, work, few_count, row_count, own_scratch);
   } else {
-    ActOnRows<Action, L, 4, true, kAheadOfFew>(a, work, 0, row_count, own_scratch);
+    ActOnRows<Action, L, 4, true, kAheadOfFew>(a, now, work, 0, row_count, own_scratch);
   }
 }
 
@@ -345,6 +486,7 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t dim = a.size.dim;
   const uint32_t heavy_rows = *a.w.heavy_rows;
+  const typename Action::Now now = Action::Read(a);
   for (uint32_t h = blockIdx.x; h < heavy_rows; h += gridDim.x) {
     const uint32_t begin = a.w.heavy[h];
     const uint32_t slot = a.w.slots[begin];
@@ -372,7 +514,8 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
       __syncthreads();
     }
     if (warp == 0) {
-      Action::template Row<L>(a, slot, parts[0], [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
+      Action::template Row<L>(a, now, slot, parts[0],
+                              [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
     }
     __syncthreads();
   }
