@@ -1,16 +1,18 @@
 #include <algorithm>
-#include <cfloat>
 #include <type_traits>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
 #include "base/cuda/operation.h"
 #include "embedding/lanes.cuh"
+#include "embedding/sparse_update_actions.cuh"
 #include "embedding/sparse_update_gpu.h"
 #include "embedding/sparse_update_workspace.h"
 
 namespace sparrow {
 namespace {
+
+using namespace internal;  // NOLINT: what is done with a row.
 
 constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
@@ -18,25 +20,8 @@ constexpr uint32_t kEveryLane = 0xffffffff;
 constexpr uint32_t kTileMax = 32;
 constexpr uint32_t kStaged = kTileMax + kChunk;
 constexpr uint32_t kFew = 2;             // A row of up to so many look-ups takes a smaller group of lanes than others.
+constexpr int kAheadBlocks = 3;          // On an SM, of an UpdateKernel that brings rows ahead.
 constexpr uint32_t kHeavyBlocks = 1056;  // 8 for each SM of an H200.
-
-struct UpdateArguments {
-  Workspace w;
-  SparseUpdateSize size;
-  DevicePooled gradients;
-  uint32_t samples;
-  bool factors;   // HasFactors.
-  uint32_t tile;  // Sorted look-ups whose rows are one warp's: a power of two, kTileMax at most.
-  unsigned long long* refused_rows;
-  // Of an update.
-  SparseOptimizer optimizer;
-  const SparseStep* step;
-  char* records;
-  uint64_t slot_bytes;
-  uint64_t metadata_offset;
-  // Of sums alone.
-  float* sums;
-};
 
 // Few look-ups are spread over many warps. (No sum depends on it.)
 uint32_t TileOf(uint32_t lookups) {
@@ -67,168 +52,6 @@ __device__ uint32_t FirstNotBelow(const uint32_t* keys, uint32_t begin, uint32_t
   }
   return begin;
 }
-
-// Counts a row, by a group, if one of its lanes does not find its elements good.
-template <typename L>
-__device__ bool AllGood(bool good, unsigned long long* bad_rows) {
-  const bool all = __all_sync(L::Mask(), good);
-  if (!all && L::lane() == 0) atomicAdd(bad_rows, 1ull);
-  return all;
-}
-
-// What is done with the summed gradient of a row: the optimizer's update.
-template <SparseOptimizerKind kKind>
-struct Update {
-  static constexpr const char* kName = "sparse update";
-  static double RowBytes(const UpdateArguments& a) { return 2.0 * (a.metadata_offset + sizeof(RowMetadata)); }
-  static constexpr bool kMeanSquare = UsesMeanSquare(kKind);
-  static constexpr int kArrays = StateFloats(kKind, 2) / 2;        // Of dim floats, in a row's state.
-  static constexpr bool kScalar = StateFloats(kKind, 2) % 2 == 1;  // One number a row.
-  static constexpr bool kUsesUpdates =
-      kKind == SparseOptimizerKind::kAdam || kKind == SparseOptimizerKind::kRowwiseAdam;
-  // Blocks on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7 %
-  // (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; 5 were 12 % and 27 %
-  // slower than 4.
-#ifndef VARIANT
-#define VARIANT 2
-#endif
-  static constexpr int kMinBlocks = kArrays == 0 ? (VARIANT == 3 && kMeanSquare ? 3 : 4) : 1;
-  static constexpr bool kRowsAhead = kArrays == 0 && VARIANT >= 2;
-
-  // What is the same for all rows, read once.
-  struct Now {
-    double learning_rate;
-    float gradient_scale;
-    uint32_t step_words[2];
-  };
-  __device__ static Now Read(const UpdateArguments& a) {
-    const auto* words = reinterpret_cast<const uint32_t*>(&a.step->step);
-    return {.learning_rate = a.optimizer.learning_rate * a.step->learning_rate_factor,
-            .gradient_scale = static_cast<float>(a.step->gradient_scale),
-            .step_words = {words[0], words[1]}};
-  }
-
-  // A row's parts that a lane owns: of dim floats the first L::kElements, its number of state, and of RowMetadata, word
-  // by word, lane 0: updates, lane 1: frequency, lanes 2 and 3: last_step, which is written only.
-  template <typename L>
-  struct Own {
-    float w[L::kOwn];
-    float s[kArrays * L::kOwn + 1];
-    float scalar;
-    uint32_t word;
-  };
-
-  template <typename L>
-  __device__ static void Ahead(const UpdateArguments& a, uint32_t slot) {
-    Prefetch<L>(a.records + slot * a.slot_bytes, a.slot_bytes);
-  }
-
-  template <typename L>
-  __device__ static void LoadArrays(const UpdateArguments& a, uint32_t slot, uint32_t base, Own<L>* own) {
-    const float* weights = reinterpret_cast<const float*>(a.records + slot * a.slot_bytes);
-    const float* state = weights + a.size.dim;
-    L::Load(weights, base, a.size.dim, own->w);
-#pragma unroll
-    for (int i = 0; i < kArrays; ++i) L::Load(state + i * a.size.dim, base, a.size.dim, own->s + i * L::kOwn);
-  }
-
-  template <typename L>
-  __device__ static void LoadRest(const UpdateArguments& a, uint32_t slot, Own<L>* own) {
-    const char* record = a.records + slot * a.slot_bytes;
-    own->word = 0;
-    own->scalar = 0;
-    if (L::lane() < 2) own->word = reinterpret_cast<const uint32_t*>(record + a.metadata_offset)[L::lane()];
-    if constexpr (kScalar) own->scalar = reinterpret_cast<const float*>(record)[(kArrays + 1) * a.size.dim];
-  }
-
-  // One row, by a group, as embedding/apply_cpu.cc RowUpdate. gradient(base, own) gives the lane's elements of the
-  // row's summed gradient.
-  template <typename L, typename Gradient>
-  __device__ static void Row(const UpdateArguments& a, const Now& now, uint32_t slot, float* scratch,
-                             const Gradient& gradient) {
-    Own<L> own;  // All loads before the first wait.
-    LoadRest<L>(a, slot, &own);
-    LoadArrays<L>(a, slot, 0, &own);
-    LoadedRow<L>(
-        a, now, slot, scratch, gradient, [](Own<L>*) {}, &own);
-  }
-
-  // weights_of(own) is called when the summed gradient is known; what it puts there may wait until then.
-  template <typename L, typename Gradient, typename Weights>
-  __device__ static void LoadedRow(const UpdateArguments& a, const Now& now, uint32_t slot, float* scratch,
-                                   const Gradient& gradient, const Weights& weights_of, Own<L>* own) {
-    const uint32_t lane = L::lane();
-    const uint32_t dim = a.size.dim;
-    char* record = a.records + slot * a.slot_bytes;
-    float* weights = reinterpret_cast<float*>(record);
-    float* state = weights + dim;
-    float g[L::kOwn];
-    RowStep step{.learning_rate = now.learning_rate, .gradient_scale = now.gradient_scale};
-    bool good = true;
-    const auto checked = [&](uint32_t base, float* sum) {
-      gradient(base, sum);
-#pragma unroll
-      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(sum[e] * step.gradient_scale) <= kGradientMax;
-    };
-    double mean_square = 0;
-    if constexpr (kMeanSquare) {
-      mean_square = GroupMeanSquare<L>(dim, step.gradient_scale, scratch, checked, g);
-    } else {
-      for (uint32_t base = 0; base < L::End(dim); base += L::kElements) checked(base, g);
-    }
-    if (!AllGood<L>(good, a.refused_rows)) return;
-    uint32_t word = own->word;
-    word += word != 0xffffffff ? 1 : 0;
-    if constexpr (kUsesUpdates) step.updates = __shfl_sync(L::Mask(), word, 0, L::kLanes);
-
-    weights_of(own);
-    const bool summed = L::End(dim) <= L::kElements;
-    for (uint32_t base = 0; base < L::End(dim); base += L::kElements) {
-      if (base > 0) LoadArrays<L>(a, slot, base, own);
-      if (!summed) gradient(base, g);
-      own->s[kArrays * L::kOwn] = own->scalar;
-      UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, own->w, own->s);
-      L::Store(own->w, base, dim, weights);
-#pragma unroll
-      for (int i = 0; i < kArrays; ++i) L::Store(own->s + i * L::kOwn, base, dim, state + i * dim);
-    }
-    if (lane >= 2) word = lane == 2 ? now.step_words[0] : now.step_words[1];
-    if (lane < 4) reinterpret_cast<uint32_t*>(record + a.metadata_offset)[lane] = word;
-    if constexpr (kScalar) {
-      __syncwarp(L::Mask());  // All lanes have read it.
-      if (lane == 0) state[kArrays * dim] = own->s[kArrays * L::kOwn];
-    }
-  }
-};
-
-// The other thing that is done with it: it is written.
-struct Sum {
-  static constexpr const char* kName = "sums of gradients by row";
-  static double RowBytes(const UpdateArguments& a) { return 4.0 * a.size.dim; }
-  static constexpr bool kMeanSquare = false;
-  static constexpr int kArrays = 0;
-  static constexpr int kMinBlocks = 4;
-  static constexpr bool kRowsAhead = false;
-
-  struct Now {};
-  __device__ static Now Read(const UpdateArguments&) { return {}; }
-
-  template <typename L>
-  __device__ static void Ahead(const UpdateArguments&, uint32_t) {}
-
-  template <typename L, typename Gradient>
-  __device__ static void Row(const UpdateArguments& a, const Now&, uint32_t slot, float*, const Gradient& gradient) {
-    bool good = true;
-    for (uint32_t base = 0; base < L::End(a.size.dim); base += L::kElements) {
-      float sum[L::kOwn];
-      gradient(base, sum);
-#pragma unroll
-      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(sum[e]) <= FLT_MAX;
-      L::Store(sum, base, a.size.dim, a.sums + uint64_t{slot} * a.size.dim);
-    }
-    AllGood<L>(good, a.refused_rows);
-  }
-};
 
 // Look-ups begin ... end of a tile: a row's, or a chunk's. Where a row ends more than kChunk behind its begin, `end` is
 // anywhere from there on.
@@ -375,15 +198,16 @@ __device__ void ActOnRowsAhead(const UpdateArguments& a, const typename Action::
 // Bytes moved: a look-up, its gradient (dim elements) and 8 for slot and bag; a row, its record read and written, or
 // its sum written. Above dim 256 (64 where elements are read one by one) gradients are read twice, the second time from
 // L1 or L2. Bound by HBM.
-template <typename Action, typename Few, typename L>
-__global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(UpdateArguments a) {
+// kAhead: gradients are of 16 bits, and rows of few look-ups are brought into shared memory ahead of their use.
+template <typename Action, typename Few, typename L, bool kAhead>
+__global__ void __launch_bounds__(kBlock, kAhead ? kAheadBlocks : Action::kMinBlocks) UpdateKernel(UpdateArguments a) {
   constexpr uint32_t kScratch = 32 * (Few::kOwn > L::kOwn ? Few::kOwn : L::kOwn);  // A warp's.
   __shared__ Staged staged_of_warp[kWarps][kStaged];
   __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
   __shared__ uint32_t begins_of_warp[kWarps][kTileMax];
   __shared__ Span rows_of_warp[kWarps][kTileMax];
   constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
-  constexpr bool kAhead = kTwoPasses && Action::kRowsAhead;
+  static_assert(kTwoPasses || !kAhead);
   __shared__ RowsAhead<Few> ahead_of_warp[kAhead ? kWarps : 1][2];
   __shared__ alignas(16) float scratch[Action::kMeanSquare && !kAhead ? kWarps * kScratch : 1];
   __shared__ typename Action::Now now_of_warp[kWarps];  // There are no registers left for it.
@@ -456,15 +280,15 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   if constexpr (kTwoPasses) {
     const uint32_t few_count = __popc(few);
     if (few_count < row_count) Ahead<Action, L>(a, work, rows[few_count]);
-    RowsAhead<Few>* rows_ahead = ahead_of_warp[kAhead ? warp : 0];
     if constexpr (kAhead) {
+      RowsAhead<Few>* rows_ahead = ahead_of_warp[warp];
       static_assert(sizeof(rows_ahead->gradients) >= kScratch * sizeof(float));
       own_scratch = reinterpret_cast<float*>(rows_ahead->gradients);
-    }
-    if (kAhead && a.gradients.type == ElementType::kBfloat16) {
-      if constexpr (kAhead) ActOnRowsAhead<Action, Few, ElementType::kBfloat16>(a, now, work, few_count, rows_ahead);
-    } else if (kAhead && a.gradients.type == ElementType::kFloat16) {
-      if constexpr (kAhead) ActOnRowsAhead<Action, Few, ElementType::kFloat16>(a, now, work, few_count, rows_ahead);
+      if (a.gradients.type == ElementType::kBfloat16) {
+        ActOnRowsAhead<Action, Few, ElementType::kBfloat16>(a, now, work, few_count, rows_ahead);
+      } else {
+        ActOnRowsAhead<Action, Few, ElementType::kFloat16>(a, now, work, few_count, rows_ahead);
+      }
     } else {
       ActOnRows<Action, Few, kFew, false, kAheadOfFew>(a, now, work, 0, few_count, own_scratch);
     }
@@ -558,7 +382,13 @@ void LaunchUpdate(const UpdateArguments& a, const Stream& queue) {
                            .row_bytes = Action::RowBytes(a),
                            .rows_max = static_cast<double>(std::min(a.size.lookups, a.size.slots))};
     });
-    Launch(UpdateKernel<Action, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+    const auto launch = [&](auto kernel) { Launch(kernel, (tiles + kWarps - 1) / kWarps, kBlock, queue, a); };
+    bool ahead = false;
+    if constexpr (Action::kRowsAhead && !std::is_same_v<Few, L>) {
+      ahead = ElementBytes(a.gradients.type) == 2;
+      if (ahead) launch(UpdateKernel<Action, Few, L, true>);
+    }
+    if (!ahead) launch(UpdateKernel<Action, Few, L, false>);
   }
   if (a.size.lookups <= kChunk) return;
   // How many heavy rows there are the GPU alone knows; their bytes are counted above.

@@ -76,7 +76,7 @@ void QueueShortest() {
   const DeviceBuffer<double> loss = Upload(std::vector<double>(1), stream);
   const DeviceBuffer<uint32_t> samples = Upload(std::vector<uint32_t>(1), stream);
   DeviceBuffer<float> totals = Allocate<float>(8);
-  for (int i = 0; i < kRuns; ++i) StepTotalsGpu(loss.data(), samples.data(), totals.data(), stream);
+  for (int i = 0; i < kRuns; ++i) StepTotalsGpu(loss.data(), samples.data(), nullptr, totals.data(), stream);
   stream.Synchronize();
 }
 
@@ -213,6 +213,8 @@ absl::StatusOr<Precision> PrecisionOf(const v1::Job& job) {
       return Precision::kTf32;
     case v1::TrainConfig::BFLOAT16:
       return Precision::kBfloat16;
+    case v1::TrainConfig::FLOAT16:
+      return Precision::kFloat16;
     default:
       return absl::UnimplementedError(absl::StrCat(
           "train.precision is ", v1::TrainConfig::Precision_Name(job.train().precision()), ", which is not profiled"));

@@ -27,7 +27,7 @@ class KernelTraceTest : public OnGpu<> {
   }
 
   // One kernel.
-  void Queue() { StepTotalsGpu(loss_->data(), samples_->data(), totals_->data(), *stream_); }
+  void Queue() { StepTotalsGpu(loss_->data(), samples_->data(), /*not_finite=*/nullptr, totals_->data(), *stream_); }
 
   Trace TraceOf(const std::function<void()>& work) {
     const std::unique_ptr<KernelTrace> recorder = KernelTrace::Start();
