@@ -180,9 +180,11 @@ Roofline MakeRoofline(const Trace& trace, const RooflineBounds& bounds, double d
   Roofline roofline{.rows = {}, .unclaimed = {}, .without_work = {}};
   std::set<std::string> unclaimed, without_work;
   std::vector<bool> has_work(trace.operations.size());
+  bool begun = false;  // A step. What is before may have been queued by who did not know that a trace has begun.
   for (const TracedWork& work : trace.work) {
+    begun = begun || work.step >= 0;
     if (work.operation >= 0) has_work[static_cast<size_t>(work.operation)] = true;
-    if (work.operation < 0 && work.kind == Kind::kKernel) unclaimed.insert(work.name);
+    if (begun && work.operation < 0 && work.kind == Kind::kKernel) unclaimed.insert(work.name);
   }
   for (size_t i = 0; i < has_work.size(); ++i) {
     if (!has_work[i]) without_work.insert(trace.operations[i].name);

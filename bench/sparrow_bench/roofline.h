@@ -45,8 +45,8 @@ struct Roofline {
   size_t steps_traced = 0;
   double step_us = 0;  // From the first begin to the last end.
   double busy_us = 0;  // In which something was at work.
-  // Kernels that no operation claims, in steps or outside, and operations without a kernel, copy or fill. Both are
-  // mistakes in what is said at a launch.
+  // Kernels that no operation claims, from the first step on, in steps or outside, and operations without a kernel,
+  // copy or fill. Both are mistakes in what is said at a launch.
   std::vector<std::string> unclaimed;
   std::vector<std::string> without_work;
 

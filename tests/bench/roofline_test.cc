@@ -141,6 +141,11 @@ TEST(Roofline, WhatIsSaidAndWhatRanMustMatch) {
   EXPECT_THAT(RooflineText(roofline), HasSubstr("AKernel (no operation)"));
 }
 
+TEST(Roofline, WhatWasQueuedBeforeTheFirstStepIsNoMistake) {
+  const Roofline roofline = Of({.work = {Kernel(-1, -1, 0, 1), Kernel(0, 0, 1, 2)}, .operations = {{.name = "a"}}});
+  EXPECT_THAT(roofline.unclaimed, IsEmpty());
+}
+
 TEST(Roofline, ATraceWithoutAStepHasNoRows) {
   const Roofline roofline = Of({.work = {Kernel(-1, 0, 0, 1)}, .operations = {{.name = "a"}}});
   EXPECT_EQ(roofline.steps, 0u);
