@@ -28,8 +28,6 @@ struct StepFlags {
   StepProfileFlags profiled;
 };
 
-constexpr int kNoGpu = 77;  // What CTest counts as skipped.
-
 // One way of training the same steps.
 struct Way {
   bool sockets = false;
