@@ -1,4 +1,5 @@
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/bce_loss.h"
 #include "dense/bce_loss_gpu.h"
 #include "dense/grid_sum.cuh"
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(kBlock)
 
 void BceWithLogitsGpu(const float* logits, const float* labels, int64_t n, float* logit_gradients, double* loss_sum,
                       GridSums* sums, const Stream& stream) {
+  const Operation operation([&] { return OperationCost{.name = "loss", .bytes = 12.0 * n}; });
   Launch(BceWithLogitsKernel, GridSumBlocks(n, kBlock), kBlock, stream, logits, labels, n, logit_gradients, loss_sum,
          sums);
 }

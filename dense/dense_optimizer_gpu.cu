@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/dense_optimizer_gpu.h"
 
 namespace sparrow {
@@ -157,6 +158,7 @@ std::optional<DenseOptimizerGpu> DenseOptimizerGpu::Make(const DenseRule& rule, 
   for (int i = 0; i < DenseStates(rule.kind); ++i) {
     std::optional<DeviceBuffer<float>> state = DeviceBuffer<float>::Allocate(size);
     if (!state.has_value()) return std::nullopt;
+    const Operation operation([&] { return OperationCost{.name = "fill", .bytes = 4.0 * size}; });
     Launch(FillKernel, (size + kBlock - 1) / kBlock, kBlock, stream, InitialDenseState(rule), size, state->data());
     states.push_back(std::move(*state));
   }
@@ -178,6 +180,11 @@ void DenseOptimizerGpu::Step(const StepArguments& arguments, const Stream& strea
                     .first = states_.size() > 0 ? states_[0].data() : nullptr,
                     .second = states_.size() > 1 ? states_[1].data() : nullptr,
                     .progress = progress_.data()};
+  const Operation operation([&] {
+    return OperationCost{
+        .name = "dense optimizer",
+        .bytes = (12.0 + 8 * DenseStates(rule_.kind) + (a.step.copy_type == WeightCopy::kNone ? 0 : 2)) * size_};
+  });
   switch (rule_.kind) {
     case Kind::kSgd:
       return LaunchStep<Kind::kSgd>(a, stream);
@@ -195,6 +202,7 @@ void DenseOptimizerGpu::CopyUpdatesTo(uint64_t* updates, const Stream& stream) c
 }
 
 void DenseOptimizerGpu::SetUpdates(uint64_t updates, const Stream& stream) {
+  const Operation operation([&] { return OperationCost{.name = "number of updates", .bytes = sizeof(DenseProgress)}; });
   Launch(SetUpdatesKernel, 1, 1, stream, rule_, updates, progress_.data());
 }
 

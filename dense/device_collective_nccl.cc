@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/cuda/operation.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/device_collective.h"
@@ -97,6 +98,9 @@ class NcclCollective final : public DeviceCollective {
     if (!failure_.ok()) return failure_;
     ++operations_;
     if (n == 0) return absl::OkStatus();
+    const Operation operation([&] {  // Each value is sent and received, on the average, once in and once out.
+      return OperationCost{.name = "sum over GPUs", .bytes = 8.0 * static_cast<double>(n)};
+    });
     const ncclResult_t queued =
         ncclAllReduce(values, values, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, stream.get());
     return Settle("AllReduceSum", queued, options_.queue_timeout, "stopped");

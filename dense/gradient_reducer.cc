@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/cuda/allocate.h"
+#include "base/cuda/operation.h"
 #include "base/status_macros.h"
 #include "dense/step_totals_gpu.h"
 
@@ -111,7 +112,7 @@ absl::Status GradientReducer::Start() {
   computed_.Record(main_);
   ++steps_;
   under_way_ = true;
-  if (!options_.record || steps_ == 1) {
+  if (!options_.record || steps_ == 1 || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
     RETURN_IF_ERROR(QueueSums());
   } else {
     if (!graph_.has_value()) {

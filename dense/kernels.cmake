@@ -1,5 +1,5 @@
-# The file that remembers the CUDA half's choices. Needs nothing.
-add_library(sparrow_product_plans STATIC product_plans.cc ${CMAKE_SOURCE_DIR}/base/check.cc)
+# The file that remembers the CUDA half's choices, and what products cost. Needs nothing.
+add_library(sparrow_product_plans STATIC product_cost.cc product_plans.cc ${CMAKE_SOURCE_DIR}/base/check.cc)
 add_library(sparrow::product_plans ALIAS sparrow_product_plans)
 target_include_directories(sparrow_product_plans PUBLIC ${CMAKE_SOURCE_DIR})
 

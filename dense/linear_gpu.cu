@@ -8,10 +8,12 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/graph.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/linear_gpu.h"
 #include "dense/linear_kernels.cuh"
 #include "dense/linear_product.cuh"
 #include "dense/plain_product.cuh"
+#include "dense/product_cost.h"
 #include "dense/product_plans.h"
 #include "dense/relu_product.cuh"
 
@@ -104,6 +106,14 @@ class ProductsGpu::State {
   // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
   void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, const Stream& stream) {
     const SumsRoom room = Room();
+    const Operation operation([&] {
+      const double elements = 1.0 * values.rows * values.cols;
+      const double passes = relu == ReluFrom::kNowhere ? 1 : relu == ReluFrom::kMask ? 2 : 3;
+      return OperationCost{.name = relu == ReluFrom::kNowhere ? "column sums" : "gradients through ReLU",
+                           .bytes = passes * ElementBytes(options_.precision) * elements +
+                                    (relu == ReluFrom::kMask ? elements / 8 : 0) +
+                                    (sums == nullptr ? 0 : 4 * values.cols)};
+    });
     WithElementType(options_.precision, [&](auto zero) {
       using T = decltype(zero);
       const auto launch = [&](auto launch_gradients) {
@@ -157,6 +167,7 @@ class ProductsGpu::State {
   cublasStatus_t Run(const ProductShape& shape, Product* product, const Algorithm& algorithm, const Call& call,
                      float alpha, const Stream& stream) {
     if (algorithm == kOwnAlgorithm) {
+      const Operation operation([&] { return CostOf(shape, /*whole=*/true); });
       LaunchReluProduct({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride},
                         {const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride}, call.outputs,
                         {call.d, shape.n, shape.in, shape.x_stride}, static_cast<float*>(call.vector), Room(), stream);
@@ -169,10 +180,13 @@ class ProductsGpu::State {
                 static_cast<float*>(call.vector), stream);
     }
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (algorithm == kPlainAlgorithm) {
-      LaunchPlainProduct(shape, call.a, call.b, call.d, stream);
-    } else {
-      status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+    {
+      const Operation operation([&] { return CostOf(shape, /*whole=*/!apart); });
+      if (algorithm == kPlainAlgorithm) {
+        LaunchPlainProduct(shape, call.a, call.b, call.d, stream);
+      } else {
+        status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+      }
     }
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (apart && shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
@@ -184,6 +198,12 @@ class ProductsGpu::State {
                                         .relu = shape.relu,
                                         .mask = static_cast<uint8_t*>(call.mask),
                                         .mask_pitch = MaskPitch(shape.out)};
+      const Operation operation([&] {
+        const double elements = 1.0 * shape.n * shape.out;
+        return OperationCost{
+            .name = "bias and ReLU",
+            .bytes = 2.0 * ElementBytes(shape.precision) * elements + (call.mask == nullptr ? 0 : elements / 8)};
+      });
       WithElementType(shape.precision, [&](auto zero) {
         Launch(BiasReluKernel<decltype(zero)>, BiasReluBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
       });

@@ -104,6 +104,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
       {"cublasLt.h", {"dense/linear_product\\.cuh", "dense/cublas_lt\\.cc"}},
       {"nccl", {"dense/device_collective_nccl\\.cc", "dense/nccl\\.cc"}},
+      {"cupti", {"base/cuda/kernel_trace\\.cc"}},
       {"grpcpp/",
        {"base/rpc\\..*", "proto/row_message\\..*", "coordinator/.*", "server/(server|service)\\..*",
         "worker/(worker|grpc_transport)\\..*", "client/.*", "tests/.*", "bench/.*"}},
@@ -139,6 +140,17 @@ TEST(Tidy, WordsThatHaveAReplacementAreNotUsed) {
       if (!ban.except.empty() && std::regex_match(path, std::regex(ban.except))) continue;
       EXPECT_EQ(text.find(ban.word), std::string::npos) << path << " uses " << ban.word << "; use " << ban.instead;
     }
+  }
+}
+
+// So that a profile knows what it moves (base/cuda/operation.h).
+TEST(Tidy, EachFileThatLaunchesKernelsStatesTheirCost) {
+  for (const auto& [path, text] : Sources()) {
+    const std::string folder = FolderOf(path);
+    if (!path.ends_with(".cu") || (folder != "dense" && folder != "embedding")) continue;
+    const bool launches =
+        text.find("  Launch(") != std::string::npos || text.find("LaunchGradients") != std::string::npos;
+    EXPECT_TRUE(!launches || text.find("const Operation operation(") != std::string::npos) << path;
   }
 }
 

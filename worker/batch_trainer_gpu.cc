@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
 #include "base/cuda/graph.h"
+#include "base/cuda/operation.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -162,6 +163,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
 
   absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
     const int64_t rows = BucketOf(prepared.batch.rows);
+    if (OperationListener* const listener = OperationListenerNow(); listener != nullptr) listener->StepBegins();
     begin_.Record(stream_);
     const std::span<const DeviceBatch::Placed> placed =
         hot_rows_ == nullptr ? std::span<const DeviceBatch::Placed>() : hot_rows_->placed();
@@ -328,7 +330,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       graphs->generation = batch_->generation();
     }
     const auto [graph, first] = graphs->by_rows.try_emplace(rows);
-    if (first) {
+    if (first || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
       RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat(what, " of ", rows, " rows")));
       work();
       return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include "base/cuda/graph.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 
 namespace sparrow {
 namespace {
@@ -24,7 +25,10 @@ bool HadMemory(cudaError_t error, const char* call) {
 std::optional<Graph> Graph::Record(const Stream& stream, const std::function<bool()>& work) {
   cudaGraph_t recorded = nullptr;
   if (!HAD_MEMORY(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal))) return std::nullopt;
-  if (!work()) {
+  internal::records_a_graph = true;
+  const bool worked = work();
+  internal::records_a_graph = false;
+  if (!worked) {
     // Whatever state the recording is in, this ends it.
     if (cudaStreamEndCapture(stream.get(), &recorded) == cudaSuccess) CHECK_CUDA(cudaGraphDestroy(recorded));
     cudaGetLastError();

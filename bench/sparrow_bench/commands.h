@@ -13,6 +13,8 @@ namespace sparrow::bench {
 
 using Arguments = std::vector<std::string>;
 
+inline constexpr int kNoGpu = 77;  // Exit status of what needs a GPU: what CTest counts as skipped.
+
 int KernelsCommand(const Arguments& arguments);
 int MemoryCommand(const Arguments& arguments);
 int NpyDataCommand(const Arguments& arguments);

@@ -12,8 +12,6 @@
 namespace sparrow::bench {
 namespace {
 
-constexpr int kNoGpu = 77;  // What CTest counts as skipped.
-
 absl::Status Run(const std::string& only, const std::string& json) {
   ASSIGN_OR_RETURN(const std::vector<Fields> report, MeasureKernels(only));
   return WriteJson(report, json);

@@ -26,7 +26,7 @@ TEST_F(CastGpuTest, EqualsTheCpusBitForBitAndThePaddingIsZero) {
   const Stream stream;
   for (Precision precision : {Precision::kFloat32, Precision::kTf32, Precision::kBfloat16, Precision::kFloat16}) {
     for (int64_t rows : {0, 1, 31, 32, 33, 257, 70001}) {
-      for (int64_t cols : {1, 8, 13}) {
+      for (int64_t cols : {1, 8, 13, 20, 44}) {
         const int64_t stride = PaddedColumns(cols) + 8;
         const std::vector<float> from = Values(rows * cols);
         std::vector<char> expected(rows * stride * ElementBytes(precision), 5);
@@ -52,6 +52,24 @@ TEST_F(CastGpuTest, ACopyTakesTheColumnsThatAreAskedFor) {
     for (int64_t j = 0; j < 40; ++j) {
       const float expected = j < 3 || j >= 16 ? 9.0f : from[i * 16 + j - 3];
       ASSERT_EQ(std::memcmp(&result[i * 40 + j], &expected, 4), 0) << i << " " << j;
+    }
+  }
+}
+
+TEST_F(CastGpuTest, RowsNeedNotBeAligned) {
+  const Stream stream;
+  constexpr int64_t kRows = 65, kCols = 24;
+  const std::vector<float> from = Values(kRows * kCols + 1);
+  const DeviceBuffer<float> device_from = Upload(from, stream);
+  for (const int64_t shift : {0, 1}) {  // Of what is read, and of what is written.
+    for (const int64_t to_shift : {0, 1, 2, 4}) {
+      std::vector<uint16_t> expected(kRows * 32 + 8, 5);
+      CastCpu(Precision::kBfloat16, {from.data() + shift, kRows, kCols},
+              {expected.data() + to_shift, kRows, kCols, 32});
+      DeviceBuffer<uint16_t> to = Upload(std::vector<uint16_t>(expected.size(), 5), stream);
+      CastGpu(Precision::kBfloat16, device_from.data() + shift, kCols, {to.data() + to_shift, kRows, kCols, 32},
+              stream);
+      ASSERT_EQ(Download(to, stream), expected) << shift << " " << to_shift;
     }
   }
 }

@@ -20,6 +20,7 @@
 #include "base/random.h"
 #include "dense/linear.h"
 #include "tests/dense/device_values.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -518,6 +519,18 @@ TEST_P(ColumnSumsGpu, EqualTheSumsInDoubleAndThemselves) {
 INSTANTIATE_TEST_SUITE_P(All, ColumnSumsGpu,
                          ::testing::Values(Precision::kFloat32, Precision::kBfloat16, Precision::kFloat16),
                          [](const auto& info) { return PrecisionName(info.param); });
+
+TEST_P(LinearGpu, EveryKernelStatesItsCost) {
+  const Stream stream;
+  const Layer layer{precision(), {257, 480, 512}, 77};
+  ProductsGpu products = MakeProducts(Options(true), stream);
+  const auto all = [&] {
+    for (const Flags& flags : kFlags) Forward(&products, layer, flags, stream);
+    BackwardWeights(&products, layer, true, stream);
+  };
+  all();  // Products choose.
+  ExpectStatedCosts(all);
+}
 
 class ProductsGpuPlans : public OnGpu<> {
  protected:

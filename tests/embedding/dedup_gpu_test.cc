@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "embedding/dedup.h"
 #include "tests/support/gpu.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -74,6 +75,21 @@ TEST_P(DedupGpu, EqualsTheCpuHalfInOrderOfFirstAppearance) {
 INSTANTIATE_TEST_SUITE_P(All, DedupGpu,
                          testing::Combine(testing::Values(0, 1, 31, 32, 33, 257, 70001),
                                           testing::Values(1, 7, 1000, uint64_t{1} << 40)));
+
+TEST(DedupGpuCost, EveryKernelStatesIt) {
+  if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
+  const Stream stream;
+  const auto names = Upload(Names(500, 7, 1), stream);
+  auto unique = DeviceBuffer<RowName>::Allocate(500).value();
+  auto count = DeviceBuffer<uint32_t>::Allocate(1).value();
+  auto index = DeviceBuffer<uint32_t>::Allocate(500).value();
+  auto workspace = DeviceBuffer<char>::Allocate(UniqueWorkspaceBytes(500)).value();
+  ExpectStatedCosts([&] {
+    UniqueNamesGpu({names.data(), 500, nullptr}, {unique.data(), count.data(), index.data()},
+                   {workspace.data(), workspace.size()}, stream);
+    stream.Synchronize();
+  });
+}
 
 TEST(DedupGpuGraph, AGraphServesBatchesOfSeveralSizes) {
   if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";

@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "embedding/row_cache.h"
 #include "tests/support/gpu.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -395,6 +396,31 @@ TEST_F(RowCacheGpuOnGpu, AGraphServesStepsOfSeveralSizes) {
     twins.ExpectEqualContents();
     if (HasFatalFailure()) return;
   }
+}
+
+TEST_F(RowCacheGpuOnGpu, EveryKernelStatesItsCost) {
+  const Shape shape{2000, 8, 12};
+  const Stream stream;
+  const RowCacheOptions options = OptionsOf(shape);
+  RowCacheGpu cache = RowCacheGpu::Make(options, stream).value();
+  Arrays arrays(shape.n, options.layout);
+  std::mt19937_64 random(5);
+  arrays.names = Upload(UniqueNames(shape, &random), stream);
+  arrays.step = Upload<RowCacheStep>({{1, 1}}, stream);
+  arrays.records.Fill(0, stream);
+  const DeviceNames names{arrays.names.data(), shape.n, nullptr};
+  ExpectStatedCosts([&] {
+    cache.Find(names, arrays.step.data(), arrays.slots.data(), nullptr, stream);
+    cache.ListMissing(names, arrays.slots.data(),
+                      {arrays.missing.data(), arrays.positions.data(), arrays.missing_count.data()}, stream);
+    cache.Insert(names, arrays.records.data(), arrays.step.data(), arrays.new_slots.data(), arrays.evicted(), stream);
+    cache.Find(names, arrays.step.data(), arrays.slots.data(), arrays.values.data(), stream);
+    cache.MarkDirty(arrays.new_slots.data(), shape.n, nullptr, stream);
+    cache.TakeDirty(0, std::min(cache.slots(), shape.n),
+                    {arrays.out_names.data(), arrays.out_records.data(), shape.n, arrays.out_count.data()}, stream);
+    cache.Remove(names, stream);
+    stream.Synchronize();
+  });
 }
 
 TEST_F(RowCacheGpuOnGpu, AGpuWithoutRoomIsAnAnswer) {

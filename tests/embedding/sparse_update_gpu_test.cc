@@ -162,6 +162,19 @@ TEST_F(SparseUpdateGpuTest, ALargeBatchEqualsTheCpuHalf) {
   }
 }
 
+// Into shared memory, while a group is at work on others.
+TEST_F(SparseUpdateGpuTest, RowsThatComeAheadEqualTheCpuHalf) {
+  for (const ElementType type : {ElementType::kBfloat16, ElementType::kFloat16}) {
+    for (const uint32_t dim : {36u, 64u, 68u, 100u, 128u}) {
+      for (const uint32_t samples : {1u, 33u, 257u, 2000u}) {
+        BatchShape shape = ShapeOf(samples, dim, samples == 33, samples == 257);
+        shape.type = type;
+        ExpectTwins(shape, Kind::kRowwiseAdagrad, samples + dim);
+      }
+    }
+  }
+}
+
 // Rows of every number of look-ups around a chunk's and a tile's ends, up to one that all of 70,001 samples hit.
 TEST_F(SparseUpdateGpuTest, HeavyRowsEqualTheCpuHalf) {
   for (const Kind kind : kKinds) {
