@@ -46,9 +46,6 @@ class DeviceCollective {
   virtual void GiveUp() = 0;
 };
 
-// A group of one: sums are what they were. Waits are not interrupted.
-std::unique_ptr<DeviceCollective> MakeLocalDeviceCollective();
-
 // The version of NCCL in this build; 0: none.
 uint64_t NcclVersion();
 
