@@ -20,6 +20,7 @@ struct KernelFamily {
 inline constexpr KernelFamily kKernelFamilies[] = {
     {"optimizers", "dense optimizers with and without a 16-bit copy of the weights, 64 M parameters"},
     {"norm", "the norm of 64 M gradients"},
+    {"loss-scale", "float16: gradients that are not finite, 65,536 x 3,328; sums of rows unscaled, 64 M"},
     {"cast", "float32 to each type and copies, 65,536 x 1,024; dense inputs, padded"},
     {"activations", "gradients of a ReLU with two uses, 65,536 x 1,024"},
     {"interaction", "dot interaction of 27 vectors of 16 to 128, batch 65,536: forward, backward, gathered"},

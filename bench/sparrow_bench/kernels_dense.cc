@@ -15,6 +15,7 @@
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/last_layer_gpu.h"
+#include "dense/loss_scale_gpu.h"
 #include "dense/step_totals_gpu.h"
 
 namespace sparrow::bench {
@@ -130,6 +131,28 @@ void MeasureNorm(KernelBench* bench) {
                   .result_bytes = sizeof(GradientClip)});
 }
 
+void MeasureLossScale(KernelBench* bench) {
+  constexpr int64_t kPooled = 26 * 128;
+  const Stream& stream = bench->stream();
+  RandomMatrices random(stream);
+  const OwnedMatrix gradients = random.Make(kFp16, kBatch, kPooled);
+  DeviceBuffer<uint64_t> count = Upload(std::vector<uint64_t>{0}, stream);
+  KernelCall look = CallOf("CountNotFiniteKernel", "count_not_finite", kFp16, gradients, 2 * kPooled,
+                           [&] { CountNotFiniteGpu(gradients.view, kFp16, count.data(), stream); });
+  look.result = count.data();
+  look.result_bytes = sizeof(uint64_t);
+  bench->Measure(look);
+  const OwnedMatrix sums = random.Make(kFp32, kParameters, 1);
+  const DeviceBuffer<float> scale = Upload(std::vector<float>{1}, stream);  // What is measured again is the same.
+  bench->Measure({.name = "unscale",
+                  .kernels = "UnscaleKernel",
+                  .rows = kParameters,
+                  .bytes = 8.0 * kParameters,
+                  .run = [&] { UnscaleGpu(static_cast<float*>(sums.view.data), kParameters, scale.data(), stream); },
+                  .result = sums.memory.data(),
+                  .result_bytes = sums.memory.size()});
+}
+
 void MeasureCast(KernelBench* bench) {
   constexpr int64_t kInputs = 13;  // A batch's dense columns, padded.
   const Stream& stream = bench->stream();
@@ -192,13 +215,14 @@ void MeasureTotals(KernelBench* bench) {
   const DeviceBuffer<double> loss = Upload(std::vector<double>{0.5}, stream);
   const DeviceBuffer<uint32_t> samples = Upload(std::vector<uint32_t>{kBatch}, stream);
   DeviceBuffer<float> totals = Allocate<float>(kStepTotals);
-  bench->Measure({.name = "step_totals",
-                  .kernels = "StepTotalsKernel",
-                  .rows = 1,
-                  .bytes = 28,
-                  .run = [&] { StepTotalsGpu(loss.data(), samples.data(), totals.data(), stream); },
-                  .result = totals.data(),
-                  .result_bytes = totals.size() * sizeof(float)});
+  bench->Measure(
+      {.name = "step_totals",
+       .kernels = "StepTotalsKernel",
+       .rows = 1,
+       .bytes = 28,
+       .run = [&] { StepTotalsGpu(loss.data(), samples.data(), /*not_finite=*/nullptr, totals.data(), stream); },
+       .result = totals.data(),
+       .result_bytes = totals.size() * sizeof(float)});
 }
 
 }  // namespace sparrow::bench
