@@ -242,6 +242,27 @@ TEST_F(InteractionGpuOnce, SamplesOfALargeBatchEqualThoseOfASmallOne) {
                            by_sparse.view(), stream);
     EXPECT_TRUE(by_bottom.Repeats(few.bottom_gradients, stream));
     EXPECT_TRUE(by_sparse.Repeats(few.sparse_gradients, stream));
+
+    constexpr uint32_t kSlots = 97;
+    const size_t slot_bytes = (shape.dim * sizeof(float) + 31) / 16 * 16;
+    const auto records = Upload(RandomFloats(5, kSlots * slot_bytes / sizeof(float)), stream);
+    const auto gather = [&](const GpuMatrix& period, const auto& bottom_of, const auto& sparse_of, const auto& out_of) {
+      const int64_t rows = out_of.view().rows;
+      std::vector<uint32_t> slots(shape.features * rows);
+      for (int64_t i = 0; i < shape.features * rows; ++i) {
+        const int64_t feature = i / rows, sample = i % rows % period.view().rows;
+        slots[i] = static_cast<uint32_t>(RandomBits(feature, sample) % kSlots);
+      }
+      const auto device_slots = Upload(slots, stream);
+      InteractionForwardGatheredGpu(shape, precision, bottom_of.view(),
+                                    {reinterpret_cast<const char*>(records.data()), slot_bytes, device_slots.data()},
+                                    sparse_of.view(), out_of.view(), stream);
+      stream.Synchronize();
+    };
+    gather(few.out, few.bottom, few.sparse, few.out);
+    gather(few.out, bottom, sparse, out);
+    EXPECT_TRUE(sparse.Repeats(few.sparse, stream));
+    EXPECT_TRUE(out.Repeats(few.out, stream));
   }
 }
 
