@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kBlock)
   if (y != nullptr) {
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      if (col + e < y_cols && !(ToFloat(y[row * y_stride + col + e]) > 0)) sum.values[e] = FromFloat<T>(0.0f);
+      if (col + e < y_cols && ToFloat(y[row * y_stride + col + e]) <= 0) sum.values[e] = FromFloat<T>(0.0f);
     }
   }
   Store(to + row * stride + col, sum);

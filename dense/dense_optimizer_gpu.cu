@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
   }
 }
 
-// One thread.
+// One thread. Bytes moved: a DenseProgress, 32. Bound by the launch.
 __global__ void SetUpdatesKernel(DenseRule rule, uint64_t updates, DenseProgress* progress) {
   *progress = {.updates = updates, .corrections = CorrectionsOf(rule, updates + 1), .started = 0};
 }
@@ -158,15 +158,21 @@ std::optional<DenseOptimizerGpu> DenseOptimizerGpu::Make(const DenseRule& rule, 
   for (int i = 0; i < DenseStates(rule.kind); ++i) {
     std::optional<DeviceBuffer<float>> state = DeviceBuffer<float>::Allocate(size);
     if (!state.has_value()) return std::nullopt;
-    const Operation operation([&] { return OperationCost{.name = "fill", .bytes = 4.0 * size}; });
-    Launch(FillKernel, (size + kBlock - 1) / kBlock, kBlock, stream, InitialDenseState(rule), size, state->data());
     states.push_back(std::move(*state));
   }
   std::optional<DeviceBuffer<DenseProgress>> progress = DeviceBuffer<DenseProgress>::Allocate(1);
   if (!progress.has_value()) return std::nullopt;
   DenseOptimizerGpu optimizer(rule, size, std::move(states), std::move(*progress));
-  optimizer.SetUpdates(0, stream);
+  optimizer.Reset(stream);
   return optimizer;
+}
+
+void DenseOptimizerGpu::Reset(const Stream& stream) {
+  for (DeviceBuffer<float>& state : states_) {
+    const Operation operation([&] { return OperationCost{.name = "fill", .bytes = 4.0 * size_}; });
+    Launch(FillKernel, (size_ + kBlock - 1) / kBlock, kBlock, stream, InitialDenseState(rule_), size_, state.data());
+  }
+  SetUpdates(0, stream);
 }
 
 void DenseOptimizerGpu::Step(const StepArguments& arguments, const Stream& stream) {

@@ -46,9 +46,6 @@ class DeviceCollective {
   virtual void GiveUp() = 0;
 };
 
-// A group of one: sums are what they were. Waits are not interrupted.
-std::unique_ptr<DeviceCollective> MakeLocalDeviceCollective();
-
 // The version of NCCL; 0: none in this build, or none on this machine, of which a line in the log says why.
 uint64_t NcclVersion();
 

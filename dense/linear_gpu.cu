@@ -490,19 +490,6 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
                    {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
 }
 
-void ProductsGpu::ThroughRelu(const DeviceMatrix& x_gradients, const DeviceMatrix& x, const void* relu_mask,
-                              float* b_gradients, const Stream& stream) {
-  CheckMatrix(x_gradients, "x_gradients");
-  CheckMatrix(x, "x");
-  CHECK(x.rows == x_gradients.rows && x.cols == x_gradients.cols);
-  for (const void* pointer : {static_cast<const void*>(x_gradients.data), static_cast<const void*>(x.data), relu_mask,
-                              static_cast<const void*>(b_gradients)}) {
-    CheckAligned(pointer, "an argument of ThroughRelu");
-  }
-  state_->Gradients(x_gradients, relu_mask != nullptr ? ReluFrom::kMask : ReluFrom::kOutputs,
-                    {.mask = const_cast<void*>(relu_mask), .outputs = x}, b_gradients, stream);
-}
-
 void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stream& stream) {
   CheckMatrix(values, "values");
   CheckAligned(values.data, "values");

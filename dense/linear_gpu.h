@@ -21,7 +21,8 @@ namespace sparrow {
 // epilogue does not). Bit j % 8 of byte i * PITCH + j / 8 is that of row i, column j; PITCH is a multiple of 16.
 size_t ReluMaskBytes(int64_t n, int64_t cols);
 
-constexpr size_t kProductsWorkspaceBytes = size_t{32} << 20;  // GPU memory of one object: what cuBLAS asks for on Hopper.
+constexpr size_t kProductsWorkspaceBytes = size_t{32}
+                                           << 20;  // GPU memory of one object: what cuBLAS asks for on Hopper.
 
 // Products sum in float32, whatever the precision: no partial sum is ever stored in 16 bits. kFloat32 never uses tensor
 // cores, which would take tf32.
@@ -88,10 +89,6 @@ class ProductsGpu {
                            const DeviceMatrix& x /*[n, in]*/, const void* relu_mask,
                            const DeviceMatrix& x_gradients /*[n, in]*/, float* b_gradients /*[in]*/,
                            const Stream& stream);
-
-  // The same kernel alone, in place, on gradients that came from elsewhere. May be captured from the first call on.
-  void ThroughRelu(const DeviceMatrix& x_gradients /*[n, in]*/, const DeviceMatrix& x /*[n, in]*/,
-                   const void* relu_mask, float* b_gradients /*[in]*/, const Stream& stream);
 
   // w_gradients = y_gradients^T x and b_gradients = the sums of y_gradients' columns, both float32 whatever the
   // precision; 0 for n = 0. b_gradients null: not wanted.

@@ -130,21 +130,6 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// A warp takes 32 names. Bytes moved, a name: as a find, and three sectors. Bound by HBM. Two warps that are given the
-// same name may both find it, or one of them; the slot is free afterwards either way.
-__global__ void __launch_bounds__(kBlock) RemoveKernel(DeviceRowIndex index, DeviceNames names) {
-  __shared__ FindScratch scratch[kWarps];
-  const uint64_t i = uint64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const uint32_t count = CountOf(names);
-  if (i - threadIdx.x % 32 >= count) return;
-  const uint4 name = Words(names.data + (i < count ? i : count - 1));
-  const uint32_t slot = FindSlots(index, name, nullptr, scratch + threadIdx.x / 32);
-  if (slot == kNoSlot) return;
-  index.digests[slot] = 0;
-  index.entries[slot].score = 0;
-  index.dirty[slot] = 0;
-}
-
 // One thread a name. Bytes moved: 8 a name, 36 a missing one. Bound by HBM.
 __global__ void __launch_bounds__(kBlock)
     MissingKernel(DeviceNames names, const uint32_t* slots, const uint32_t* before, DeviceMissing out) {
@@ -255,12 +240,6 @@ void RowCacheGpu::TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDir
   const uint32_t parts = PartsOf(row_vectors);
   Launch(GatherKernel, BlocksOfTiles(std::min(slots, dirty.rows_max), parts), kBlock, queue, w.values_in, dirty.count,
          records_, dirty.records, row_vectors, parts);
-}
-
-void RowCacheGpu::Remove(const DeviceNames& names, const Stream& queue) {
-  CHECK_LE(names.max, options_.batch_rows);
-  const Operation operation([&] { return OperationCost{.name = "cache remove", .bytes = (84.0 + 96) * names.max}; });
-  Launch(RemoveKernel, BlocksOf(names.max), kBlock, queue, index_, names);
 }
 
 void RowCacheGpu::ListMissing(const DeviceNames& names, const uint32_t* slots, const DeviceMissing& missing,

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -178,6 +179,48 @@ TEST(Tidy, EachCudaHalfHasItsCpuTwinAndATestOfBoth) {
     EXPECT_TRUE(Sources().count(stem + "_cpu.cc") > 0) << path << " has no " << stem << "_cpu.cc";
     EXPECT_TRUE(Sources().count("tests/" + stem + "_gpu_test.cc") > 0) << path << " has no twin test";
   }
+}
+
+// The names of kernels in a source file; one called plainly Kernel with its namespace before it.
+std::vector<std::string> KernelsOf(const std::string& text) {
+  static const std::regex kKernel(R"re(__global__[^;{]*?\b(\w*Kernel)\()re"), kNamespace(R"re(namespace (\w+) \{)re");
+  std::vector<std::string> kernels;
+  for (auto it = std::sregex_iterator(text.begin(), text.end(), kKernel); it != std::sregex_iterator(); ++it) {
+    std::string within;
+    for (auto n = std::sregex_iterator(text.begin(), text.begin() + it->position(), kNamespace);
+         n != std::sregex_iterator(); ++n) {
+      within = (*n)[1];
+    }
+    const std::string name = (*it)[1];
+    kernels.push_back(name == "Kernel" ? within + "::Kernel" : name);
+  }
+  return kernels;
+}
+
+// A kernel that nobody measures is one that nobody knows to be slow.
+TEST(Tidy, EachKernelIsMeasuredBesideItsBound) {
+  const std::map<std::string, std::string> measured_in = {
+      {"base", "kernels_"}, {"dense", "kernels_dense"}, {"embedding", "kernels_sparse"}, {"worker", "kernels_"}};
+  size_t kernels = 0;
+  for (const auto& [path, text] : Sources()) {
+    const auto where = measured_in.find(FolderOf(path));
+    if (where == measured_in.end()) continue;
+    std::string measures;
+    for (const auto& [bench, calls] : Sources()) {
+      if (bench.rfind("bench/sparrow_bench/" + where->second, 0) == 0) measures += calls;
+    }
+    const std::vector<std::string> names = KernelsOf(text);
+    static const std::regex kGlobal("(^|\n)__global__ ");
+    const auto globals = std::distance(std::sregex_iterator(text.begin(), text.end(), kGlobal), std::sregex_iterator());
+    EXPECT_EQ(static_cast<size_t>(globals), names.size()) << path << " has kernels whose names do not end in Kernel";
+    for (const std::string& name : names) {
+      ++kernels;
+      EXPECT_TRUE(std::regex_search(measures, std::regex("[\" ]" + name + "[\" ]")))
+          << path << ": name " << name << " in the .kernels of a call in bench/sparrow_bench/" << where->second
+          << "*.cc";
+    }
+  }
+  EXPECT_GT(kernels, 30u);
 }
 
 TEST(Tidy, HeadersHaveTheirGuard) {

@@ -194,8 +194,8 @@ TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
   training.ForwardLoss(1);
   training.model()->Backward(training.batch(), training.stream());
   std::vector<float> expected = training.Gradients();
-  const auto local = MakeLocalDeviceCollective();
-  auto reducer = GradientReducer::Make(training.model(), local.get(), {.bucket_bytes = 1}, training.stream());
+  CopyingCollective local(training.model()->parameters()->gradients(), training.floats(), training.stream());
+  auto reducer = GradientReducer::Make(training.model(), &local, {.bucket_bytes = 1}, training.stream());
   ASSERT_TRUE(reducer.ok());
   training.ForwardLoss(2);
   (*reducer)->Backward(training.batch());

@@ -69,13 +69,16 @@ struct Shape {
   int64_t n, in, out;
 };
 
-// Each pair of sizes in turn, for each number of rows; many rows with narrow layers.
+// Each pair of sizes in turn, for each number of rows; wide layers; many rows with narrow layers.
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
   const std::pair<int64_t, int64_t> sizes[] = {{8, 8},    {16, 512},   {64, 16},  {480, 1024},
                                                {512, 64}, {1024, 480}, {8, 1024}, {1024, 8}};
-  for (const int64_t n : {0, 1, 31, 33, 257}) {
+  for (const int64_t n : {0, 1, 31, 32, 33, 257}) {
     for (const auto& [in, out] : sizes) shapes.push_back({n, in, out});
+  }
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{4096, 8}, {8, 4096}, {4096, 520}, {520, 4096}}) {
+    for (const int64_t n : {1, 31, 32, 33, 257}) shapes.push_back({n, in, out});
   }
   for (const auto& [in, out] : {std::pair<int64_t, int64_t>{8, 8}, {16, 64}, {64, 16}}) {
     shapes.push_back({70001, in, out});
