@@ -142,6 +142,8 @@ def main():
     parser.add_argument("--data", default="/dev/shm" if os.path.isdir("/dev/shm") else None, help="where a directory for the files is made")
     parser.add_argument("--json", help="writes all figures to this file")
     args = parser.parse_args()
+    for command in (args.run, args.bench):
+        command[0] = os.path.abspath(command[0])  # They run in the data's directory.
 
     data = tempfile.mkdtemp(dir=args.data)
     results = []

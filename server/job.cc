@@ -144,10 +144,7 @@ absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) 
     }
     pulls = pulls_[request.step() - applied_];
   }
-  std::vector<int64_t> counts;
-  for (const v1::TableKeys& table : request.tables()) {
-    counts.push_back(static_cast<int64_t>(table.keys().size() / sizeof(Key)));
-  }
+  const std::vector<int64_t> counts = RowsOfTables(request.tables());
   ForEachTable(counts, [&](size_t i) {
     const v1::TableKeys& table = request.tables(static_cast<int>(i));
     pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));

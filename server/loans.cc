@@ -53,10 +53,7 @@ absl::Status Loans::CheckPush(const v1::PushRequest& request) const {
       return refusal(table.table(), keys[*lent], " is lent to the workers, which update it and return a record");
     }
   }
-  std::vector<int64_t> counts;
-  for (const v1::TableRecords& table : request.records()) {
-    counts.push_back(static_cast<int64_t>(table.keys().size() / sizeof(Key)));
-  }
+  const std::vector<int64_t> counts = RowsOfTables(request.records());
   std::vector<absl::Status> results(counts.size());
   ForEachTable(counts, [&](size_t i) {
     const v1::TableRecords& table = request.records(static_cast<int>(i));

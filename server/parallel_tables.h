@@ -6,14 +6,24 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "base/parallel.h"
+#include "embedding/partition.h"
 
 namespace sparrow {
 
 // Below this many rows, starting threads costs more than it saves.
 inline constexpr int64_t kParallelRowsMin = 16384;
+
+// The rows of each of a request's entries, one a table.
+template <typename Entries>
+std::vector<int64_t> RowsOfTables(const Entries& entries) {
+  std::vector<int64_t> rows;
+  for (const auto& entry : entries) rows.push_back(static_cast<int64_t>(entry.keys().size() / sizeof(Key)));
+  return rows;
+}
 
 // Calls body(i) for each table i, which has rows[i] rows to work on. Tables that have more than a core's share of all
 // rows come one after the other, and a ParallelFor inside body has all cores; the others go side by side if they have

@@ -79,12 +79,8 @@ absl::Status CheckKeysOfTable(const JobSpec& spec, uint32_t table, std::span<con
 // entry.
 template <typename Entries, typename Check>
 absl::Status CheckEntries(const Entries& entries, Check check) {
-  const size_t n = static_cast<size_t>(entries.size());
-  std::vector<absl::Status> results(n);
-  std::vector<int64_t> rows(n);
-  for (size_t i = 0; i < n; ++i) {
-    rows[i] = static_cast<int64_t>(entries[static_cast<int>(i)].keys().size() / sizeof(Key));
-  }
+  const std::vector<int64_t> rows = RowsOfTables(entries);
+  std::vector<absl::Status> results(rows.size());
   ForEachTable(rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
