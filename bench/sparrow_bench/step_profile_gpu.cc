@@ -224,7 +224,8 @@ absl::StatusOr<Precision> PrecisionOf(const v1::Job& job) {
 absl::StatusOr<std::vector<Fields>> ProfileJob(const StepProfileFlags& flags) {
   const TemporaryDirectory directory;
   const Window window = {.warm_up = static_cast<uint64_t>(flags.warm_up_steps),
-                         .measured = static_cast<uint64_t>(flags.steps)};
+                         // The trace begins a moment after the warm-up, when some of them are over.
+                         .measured = static_cast<uint64_t>(std::max<int64_t>(flags.steps, flags.smoke ? 500 : 0))};
   v1::Job job;
   EmbeddedClusterOptions cluster;
   cluster.device = "cuda:0";
