@@ -349,6 +349,8 @@ absl::Status ReplicatedRows::FinishPush() {
 absl::Status ReplicatedRows::WriteBack(uint64_t step) {
   if (slots_ == 0) return absl::OkStatus();
   const bool writes = collective_->rank() == 0;
+  // The step is applied once the servers have taken every worker's push.
+  RETURN_IF_ERROR(Annotate(collective_->Barrier(), absl::StrCat("waiting until all workers have done step ", step)));
   for (size_t s = 0; s < shares_.size(); ++s) {
     const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
     const uint32_t piece = static_cast<uint32_t>(std::max<uint64_t>(1, kWriteBackBytes / slot_bytes));

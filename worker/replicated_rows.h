@@ -63,7 +63,7 @@ class ReplicatedRows final : public StepRows {
   // All workers skip the step: none exchanges anything, and nothing is decided.
   absl::Status StartSkip(const PreparedBatch& batch) override;
   absl::Status FinishPush() override;
-  // Rank 0 writes back for all, and the others wait for it.
+  // Rank 0 writes back for all, once all have finished the step, and the others wait for it.
   absl::Status WriteBack(uint64_t step) override;
 
  private:
