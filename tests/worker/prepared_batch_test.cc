@@ -140,7 +140,8 @@ TEST_F(PreparedBatchTest, TheDenseGradientIsClippedByItsNormAndNotWhereItIsSmall
         {.layout = &layout_, .model = model->get(), .optimizer = optimizer->get(), .clip_norm = clip_norm}, /*cut=*/0);
     EXPECT_TRUE(Prepare(GoodBatch()).ok());
     for (const std::span<float> rows : prepared_.rows) std::fill(rows.begin(), rows.end(), 0.5f);
-    EXPECT_TRUE(trainer->ForwardBackward(prepared_).ok());
+    EXPECT_TRUE(trainer->Start(prepared_, /*learning_rate_factor=*/1).ok());
+    EXPECT_TRUE(trainer->Finish().ok());
     EXPECT_TRUE(trainer->UpdateDense(prepared_.batch.rows, 1).ok());
     std::vector<double> step(before.size());
     for (size_t i = 0; i < before.size(); ++i) step[i] = static_cast<double>(before[i]) - (*model)->weights()[i];
