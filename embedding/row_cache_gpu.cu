@@ -239,10 +239,15 @@ void RowCacheGpu::TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDir
   size_t library_bytes = w.library_bytes;
   PrefixSums(IsDirty{index_.dirty + first_slot}, slots, w.values, w.library, &library_bytes, &queue);
   Launch(TakeKernel, BlocksOf(slots), kBlock, queue, index_, first_slot, slots, dirty, w);
+  CopyRows(w.values_in, std::min(slots, dirty.rows_max), dirty.count, dirty.records, queue);
+}
+
+void RowCacheGpu::CopyRows(const uint32_t* slots, uint32_t max, const uint32_t* count, char* records,
+                           const Stream& queue) {
+  CHECK(IsAligned16(records));
   const uint32_t row_vectors = static_cast<uint32_t>(options_.layout.slot_bytes() / sizeof(uint4));
   const uint32_t parts = PartsOf(row_vectors);
-  Launch(GatherKernel, BlocksOfTiles(std::min(slots, dirty.rows_max), parts), kBlock, queue, w.values_in, dirty.count,
-         records_, dirty.records, row_vectors, parts);
+  Launch(GatherKernel, BlocksOfTiles(max, parts), kBlock, queue, slots, count, records_, records, row_vectors, parts);
 }
 
 void RowCacheGpu::Remove(const DeviceNames& names, const Stream& queue) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
 #include "base/cuda/graph.h"
+#include "base/cuda/mirror.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -19,6 +21,7 @@
 #include "dense/gradient_reducer.h"
 #include "dense/model_gpu.h"
 #include "dense/reduction_terms.h"
+#include "dense/step_gate_gpu.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
 #include "worker/hot_row_store_gpu.h"
@@ -58,12 +61,31 @@ absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
                    ", which a job cannot have yet; BFLOAT16 is as fast and needs no loss scaling"));
 }
 
-class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
+// What a step needs to know that its graphs were not recorded with.
+struct StepControl {
+  SparseStep rows;
+  DenseStepOptions dense;
+};
+
+// What becomes of a step.
+struct StepOutcome {
+  double loss_sum;
+  uint64_t refused_rows;  // That stay as they are because a gradient is not finite. Of rows that servers hold: they
+                          // refuse such rows by name.
+  GradientClip clip;
+};
+
+// Batches are copied to the GPU on one stream and computed on another. With rows in GPU memory a step is queued as a
+// whole, from the slots of its look-ups to the new weights, and the host waits for its outcome alone.
+class GpuBatchTrainer final : public BatchTrainer {
  public:
   GpuBatchTrainer(const BatchTrainerParts& parts, Precision precision, const GpuTrainerOptions& options)
       : parts_(parts), precision_(precision), rows_max_(options.rows_max), rows_full_(options.rows_full) {}
 
-  ~GpuBatchTrainer() override { stream_.Synchronize(); }  // What is queued still reads the pinned memory.
+  ~GpuBatchTrainer() override {  // What is queued still reads the pinned memory.
+    copies_.Synchronize();
+    stream_.Synchronize();
+  }
 
   absl::Status Prepare(const v1::Job& job, const GpuTrainerOptions& options) {
     ASSIGN_OR_RETURN(
@@ -91,29 +113,16 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       stream_.Synchronize();
     }
     optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
-    ASSIGN_OR_RETURN(DeviceBatch batch,
-                     DeviceBatch::Make(parts_.layout, DeviceBatch::GroupsByDim(*parts_.layout), rows_max_, stream_));
-    batch_.emplace(std::move(batch));
-    const size_t rows = static_cast<size_t>(rows_max_);
-    RETURN_IF_ERROR(MakeOne(&loss_scale_, "the loss scale"));
-    RETURN_IF_ERROR(MakeOne(&loss_sum_, "a step's loss"));
-    RETURN_IF_ERROR(MakeOne(&not_finite_rows_, "a step's refused rows"));
-    RETURN_IF_ERROR(MakeOne(&step_options_, "a step's options"));
-    RETURN_IF_ERROR(MakeOne(&clip_, "the norm of gradients"));
-    RETURN_IF_ERROR(MakeOne(&norm_sums_, "the sums of a norm"));
-    norm_sums_->Fill(0, stream_);
-    ASSIGN_OR_RETURN(DeviceBuffer<float> logits, AllocateOnDevice<float>(rows, "logits"));
-    logits_.emplace(std::move(logits));
-    ASSIGN_OR_RETURN(PinnedBuffer<float> host_logits, AllocatePinned<float>(rows, "logits"));
-    host_logits_.emplace(std::move(host_logits));
-    ASSIGN_OR_RETURN(PinnedBuffer<double> host_loss_sum, AllocatePinned<double>(1, "a step's loss"));
-    host_loss_sum_.emplace(std::move(host_loss_sum));
-    ASSIGN_OR_RETURN(PinnedBuffer<DenseStepOptions> host_options,
-                     AllocatePinned<DenseStepOptions>(1, "a step's options"));
-    host_options_.emplace(std::move(host_options));
-    const float one = 1;
-    loss_scale_->CopyFrom({&one, 1}, stream_);
-    not_finite_rows_->Fill(0, stream_);
+    ASSIGN_OR_RETURN(batch_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
+    ASSIGN_OR_RETURN(control_, Mirror<StepControl>::Make(1, "what a step needs to know"));
+    ASSIGN_OR_RETURN(outcome_, Mirror<StepOutcome>::Make(1, "what becomes of a step"));
+    ASSIGN_OR_RETURN(loss_scale_, Mirror<float>::Make(1, "the loss scale"));
+    ASSIGN_OR_RETURN(norm_sums_, Mirror<GridSums>::Make(1, "the sums of a norm"));
+    ASSIGN_OR_RETURN(logits_, Mirror<float>::Make(static_cast<size_t>(rows_max_), "logits"));
+    norm_sums_.device.Fill(0, stream_);
+    outcome_.device.Fill(0, stream_);
+    *loss_scale_.host.data() = 1;
+    loss_scale_.Upload(1, stream_);
     stream_.Synchronize();
     return absl::OkStatus();
   }
@@ -151,47 +160,77 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
-    const int64_t rows = BucketOf(prepared.batch.rows);
-    RETURN_IF_ERROR(batch_->Load(prepared, rows, /*placed=*/{}, stream_));
-    Pool(rows);
-    model_->Forward(ModelBatch(rows), stream_);
-    internal::CopyToHost(host_logits_->data(), logits_->data(), prepared.batch.rows * sizeof(float), stream_);
+    // A batch of its own: the next training batch may be on the GPU already.
+    if (scored_ == nullptr) {
+      ASSIGN_OR_RETURN(scored_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
+    }
+    RETURN_IF_ERROR(scored_->Load(prepared, BucketOf(prepared.batch.rows), stream_));
+    scored_->FillRows(prepared);
+    scored_->UploadRows();
+    Pool(*scored_, scored_->input());
+    model_->Forward(ModelBatch(scored_->input()), stream_);
+    logits_.Fetch(prepared.batch.rows, stream_);
     stream_.Synchronize();
-    return std::span<const float>(host_logits_->data(), prepared.batch.rows);
+    return std::span<const float>(logits_.host.data(), prepared.batch.rows);
   }
 
-  absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
-    const int64_t rows = BucketOf(prepared.batch.rows);
+  absl::Status Load(const PreparedBatch& prepared) override {
+    return batch_->Load(prepared, BucketOf(prepared.batch.rows), copies_);
+  }
+
+  absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
+    const DeviceBatch::Input& input = batch_->input();
+    step_ = {.step = prepared.batch.step, .samples = prepared.batch.rows, .input = &input};
+    RETURN_IF_ERROR(batch_->MakeRoom(/*with_sums=*/!holds_rows_));
+    batch_->FillRows(prepared);
+    stream_.WaitFor(input.loaded);
     begin_.Record(stream_);
-    const std::span<const DeviceBatch::Placed> placed =
-        hot_rows_ == nullptr ? std::span<const DeviceBatch::Placed>() : hot_rows_->placed();
-    RETURN_IF_ERROR(batch_->Load(prepared, rows, placed, stream_));
-    if (hot_rows_ == nullptr) RETURN_IF_ERROR(batch_->MakeRoomForSums());
-    rows_ = rows;
+    batch_->UploadRows();
+    if (holds_rows_) SetControl(prepared.batch.step, prepared.batch.rows, learning_rate_factor);
     loaded_.Record(stream_);
-    Run(&forward_graphs_, rows, [&] {
-      Pool(rows);
-      model_->ForwardLoss(ModelBatch(rows), stream_);
+    Run(&forward_graphs_, input, [&] {
+      fork_.Record(stream_);
+      beside_.WaitFor(fork_);
+      GroupLookups(input);
+      Pool(*batch_, input);
+      model_->ForwardLoss(ModelBatch(input), stream_);
+      grouped_.Record(beside_);
+      stream_.WaitFor(grouped_);
     });
     forward_.Record(stream_);
-    Run(&backward_graphs_, rows, [&] {
+    Run(&backward_graphs_, input, [&] {
       if (reducer_ != nullptr) {
-        reducer_->Backward(ModelBatch(rows));
+        reducer_->Backward(ModelBatch(input));
       } else {
-        model_->Backward(ModelBatch(rows), stream_);
+        model_->Backward(ModelBatch(input), stream_);
       }
-      if (hot_rows_ == nullptr) SumRowGradients(rows);
+      if (!holds_rows_) SumRowGradients(input);
     });
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
-    internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
-    if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
+    if (!holds_rows_) batch_->FetchSums();
     backward_.Record(stream_);
-    stream_.Synchronize();
-    return Result{.loss_sum = *host_loss_sum_->data(),
-                  .row_gradients = hot_rows_ == nullptr ? batch_->Sums() : std::span<const std::span<const float>>(),
+    if (holds_rows_) {
+      Run(&update_graphs_, input, [&] {
+        UpdateRows(input);
+        GateStepGpu(&outcome()->loss_sum, &outcome()->refused_rows, &control()->dense.gradient_scale, stream_);
+        StepDense();
+      });
+    }
+    outcome_.Fetch(1, stream_);
+    ended_.Record(stream_);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Result> Finish() override {
+    ended_.Synchronize();
+    const StepOutcome& outcome = *outcome_.host.data();
+    if (holds_rows_ && std::isfinite(outcome.loss_sum)) RETURN_IF_ERROR(CheckUpdate(outcome));
+    return Result{.loss_sum = outcome.loss_sum,
+                  .row_gradients = holds_rows_ ? std::span<const std::span<const float>>() : batch_->Sums(*step_.input),
                   .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
                   .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
-                  .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3};
+                  .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3,
+                  .optimizer_seconds = holds_rows_ ? ended_.MillisecondsSince(backward_) * 1e-3 : 0};
   }
 
   absl::Status Reduce(Collective* collective, Sums* sums) override {
@@ -205,48 +244,29 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
-    stream_.Synchronize();  // The pinned options are written again.
-    *host_options_->data() = {.gradient_scale = 1.0 / static_cast<double>(samples),
-                              .learning_rate_factor = learning_rate_factor};
-    internal::CopyToDevice(step_options_->data(), host_options_->data(), sizeof(DenseStepOptions), stream_);
-    DeviceParameters* const parameters = model_->parameters();
-    if (parts_.clip_norm.has_value()) {
-      GradientNormGpu(parameters->gradients(), parameters->layout().size(), step_options_->data(),
-                      {.max_norm = *parts_.clip_norm}, norm_sums_->data(), clip_->data(), stream_);
-    }
-    optimizer_->Step({.weights = parameters->weights(),
-                      .gradients = parameters->gradients(),
-                      .copy_type = CopyType(),
-                      .copy = parameters->copy(),
-                      .options = step_options_->data(),
-                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr},
-                     stream_);
+    if (holds_rows_) return absl::OkStatus();
+    SetControl(step_.step, samples, learning_rate_factor);
+    StepDense();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
                                                                std::span<const TableSpec> tables) override {
     std::vector<std::vector<uint32_t>> groups;
-    for (const HotRowShare& share : shares) groups.push_back(share.tables);
-    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, groups, rows_max_, stream_));
-    batch_.emplace(std::move(batch));
-    ASSIGN_OR_RETURN(std::unique_ptr<HotRowStoreGpu> store, HotRowStoreGpu::Make({.layout = parts_.layout,
-                                                                                  .shares = shares,
-                                                                                  .tables = tables,
-                                                                                  .samples_max = rows_full_,
-                                                                                  .user = this,
-                                                                                  .stream = &stream_}));
-    hot_rows_ = store.get();
-    return store;
-  }
-
-  void UpdateRows(size_t share, const SparseOptimizer& optimizer, const SparseStep* step, uint64_t* refused) override {
-    DeviceBatch::Group& group = batch_->groups()[share];
-    const DeviceBags bags = batch_->Bags(group, rows_);
-    const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
-    GroupLookupsGpu(bags, group.size, workspace, stream_);
-    SparseUpdateGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows_)), optimizer, step,
-                    hot_rows_->placed()[share].records, refused, workspace, stream_);
+    for (const HotRowShare& share : shares) {
+      groups.push_back(share.tables);
+      optimizers_.push_back(tables[share.tables[0]].optimizer);
+    }
+    batch_ = nullptr;  // There may not be memory for both.
+    ASSIGN_OR_RETURN(batch_, MakeBatch(groups));
+    holds_rows_ = true;
+    return MakeGpuHotRowStore({.layout = parts_.layout,
+                               .shares = shares,
+                               .tables = tables,
+                               .samples_max = rows_full_,
+                               .batch = batch_.get(),
+                               .compute = &stream_,
+                               .beside = &copies_});
   }
 
   absl::Status CopyToModel() override {
@@ -267,10 +287,10 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
  private:
-  // Recorded work, for each number of rows. The first run of a number is not recorded: the products choose how to
-  // compute then, and a number that never comes again costs no graph.
+  // Recorded work, for each input and number of rows. The first run of a number is not recorded: the products choose
+  // how to compute then, and a number that never comes again costs no graph.
   struct Graphs {
-    std::map<int64_t, std::optional<Graph>> by_rows;
+    std::map<std::pair<int, int64_t>, std::optional<Graph>> by_input_and_rows;
     uint64_t generation = 0;
   };
 
@@ -290,11 +310,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     return absl::OkStatus();
   }
 
-  template <typename T>
-  static absl::Status MakeOne(std::optional<DeviceBuffer<T>>* buffer, absl::string_view what) {
-    ASSIGN_OR_RETURN(DeviceBuffer<T> made, AllocateOnDevice<T>(1, what));
-    buffer->emplace(std::move(made));
-    return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<DeviceBatch>> MakeBatch(const std::vector<std::vector<uint32_t>>& groups) {
+    return DeviceBatch::Make(parts_.layout, groups, rows_max_, &stream_);
   }
 
   // Full batches are a number of their own; others are padded to a power of two, so that a few graphs serve them all.
@@ -305,25 +322,25 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   template <typename Work>
-  void Run(Graphs* graphs, int64_t rows, const Work& work) {
+  void Run(Graphs* graphs, const DeviceBatch::Input& input, const Work& work) {
     if (graphs->generation != batch_->generation()) {
-      graphs->by_rows.clear();
+      graphs->by_input_and_rows.clear();
       graphs->generation = batch_->generation();
     }
-    const auto [graph, first] = graphs->by_rows.try_emplace(rows);
+    const auto [graph, first] = graphs->by_input_and_rows.try_emplace({input.number, input.rows});
     if (first) return work();
     if (!graph->second.has_value()) graph->second.emplace(stream_, work);
     graph->second->Replay(stream_);
   }
 
-  ModelGpu::Batch ModelBatch(int64_t rows) {
-    return {.rows = rows,
-            .dense = batch_->dense(),
-            .labels = batch_->labels(),
-            .samples = batch_->samples(),
-            .loss_scale = loss_scale_->data(),
-            .logits = logits_->data(),
-            .loss_sum = loss_sum_->data()};
+  ModelGpu::Batch ModelBatch(const DeviceBatch::Input& input) {
+    return {.rows = input.rows,
+            .dense = input.dense.device.data(),
+            .labels = input.labels.device.data(),
+            .samples = input.samples.device.data(),
+            .loss_scale = loss_scale_.device.data(),
+            .logits = logits_.device.data(),
+            .loss_sum = &outcome()->loss_sum};
   }
 
   DevicePooled Pooled(const DeviceBatch::Group& group, const DeviceMatrix& matrix) const {
@@ -334,21 +351,87 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
             .columns_divide_by_4 = group.columns_divide_by_4};
   }
 
-  void Pool(int64_t rows) {
-    for (const DeviceBatch::Group& group : batch_->groups()) {
-      BagsForwardGpu(batch_->Bags(group, rows), group.source, Pooled(group, model_->sparse(rows)), stream_);
+  void Pool(DeviceBatch& batch, const DeviceBatch::Input& input) {
+    for (size_t g = 0; g < batch.groups().size(); ++g) {
+      BagsForwardGpu(batch.Bags(g, input), batch.Rows(g, input), Pooled(batch.groups()[g], model_->sparse(input.rows)),
+                     stream_);
     }
   }
 
-  void SumRowGradients(int64_t rows) {
-    for (DeviceBatch::Group& group : batch_->groups()) {
-      const DeviceBags bags = batch_->Bags(group, rows);
-      const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
-      GroupLookupsGpu(bags, group.size, workspace, stream_);
-      SumGradientsGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows)), group.sums.device.data(),
-                      not_finite_rows_->data(), workspace, stream_);
+  // Beside the forward: it needs no gradient.
+  void GroupLookups(const DeviceBatch::Input& input) {
+    for (size_t g = 0; g < batch_->groups().size(); ++g) {
+      DeviceBatch::Group& group = batch_->groups()[g];
+      GroupLookupsGpu(batch_->Bags(g, input), group.size, group.Workspace(), beside_);
     }
   }
+
+  void SumRowGradients(const DeviceBatch::Input& input) {
+    for (size_t g = 0; g < batch_->groups().size(); ++g) {
+      DeviceBatch::Group& group = batch_->groups()[g];
+      SumGradientsGpu(batch_->Bags(g, input), group.size, Pooled(group, model_->sparse_gradients(input.rows)),
+                      group.sums.device.data(), &outcome()->refused_rows, group.Workspace(), stream_);
+    }
+  }
+
+  // Updates the rows that this worker holds, unless the loss is not finite.
+  void UpdateRows(const DeviceBatch::Input& input) {
+    GateStepGpu(&outcome()->loss_sum, /*not_finite=*/nullptr, &control()->rows.gradient_scale, stream_);
+    internal::FillDevice(&outcome()->refused_rows, 0, sizeof(outcome()->refused_rows), stream_);
+    for (size_t g = 0; g < batch_->groups().size(); ++g) {
+      DeviceBatch::Group& group = batch_->groups()[g];
+      SparseUpdateGpu(batch_->Bags(g, input), group.size, Pooled(group, model_->sparse_gradients(input.rows)),
+                      optimizers_[g], &control()->rows, *group.records, &outcome()->refused_rows, group.Workspace(),
+                      stream_);
+    }
+  }
+
+  void StepDense() {
+    DeviceParameters* const parameters = model_->parameters();
+    const DenseStepOptions* const options = &control()->dense;
+    GradientClip* const clip = parts_.clip_norm.has_value() ? &outcome()->clip : nullptr;
+    if (clip != nullptr) {
+      GradientNormGpu(parameters->gradients(), parameters->layout().size(), options, {.max_norm = *parts_.clip_norm},
+                      norm_sums_.device.data(), clip, stream_);
+    }
+    optimizer_->Step({.weights = parameters->weights(),
+                      .gradients = parameters->gradients(),
+                      .copy_type = CopyType(),
+                      .copy = parameters->copy(),
+                      .options = options,
+                      .clip = clip,
+                      .skip_unless_finite = holds_rows_},
+                     stream_);
+  }
+
+  // Queues what a step needs to know. The last step is over, so that the pinned memory is free.
+  void SetControl(uint64_t step, uint64_t samples, double learning_rate_factor) {
+    const double scale = 1.0 / static_cast<double>(samples);
+    // Without a sample the gate is shut: such a step changes nothing, and is none that the optimizer counts.
+    const double dense_scale = samples > 0 ? scale : std::numeric_limits<double>::quiet_NaN();
+    *control_.host.data() = {
+        .rows = {.gradient_scale = samples > 0 ? scale : 0, .learning_rate_factor = learning_rate_factor, .step = step},
+        .dense = {.gradient_scale = dense_scale, .learning_rate_factor = learning_rate_factor}};
+    control_.Upload(1, stream_);
+  }
+
+  absl::Status CheckUpdate(const StepOutcome& outcome) const {
+    if (outcome.refused_rows > 0) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step_.step, ": the gradients of ", outcome.refused_rows,
+                                                     " rows are not finite: training has diverged; lower the learning "
+                                                     "rates"));
+    }
+    if (parts_.clip_norm.has_value() && step_.samples > 0 && !std::isfinite(outcome.clip.norm)) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step_.step, ": the norm of the dense gradients is ",
+                                                     outcome.clip.norm,
+                                                     ": training has diverged; lower the learning rates"));
+    }
+    return absl::OkStatus();
+  }
+
+  // In GPU memory.
+  StepControl* control() { return control_.device.data(); }
+  StepOutcome* outcome() { return outcome_.device.data(); }
 
   WeightCopy CopyType() const {
     if (ElementBytes(precision_) == 4) return WeightCopy::kNone;
@@ -359,26 +442,30 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   const Precision precision_;
   const int64_t rows_max_;
   const int64_t rows_full_;
-  int64_t rows_ = 0;                    // As many as the batch in work is computed as.
-  HotRowStoreGpu* hot_rows_ = nullptr;  // Null: the servers hold all rows.
-  Stream stream_;
-  Event begin_, loaded_, forward_, backward_;
+  bool holds_rows_ = false;  // In a store that MakeHotRowStore has made. Else servers hold all rows.
+  Stream stream_;            // Computes.
+  Stream beside_;            // Computes what can be beside it, in the same graphs.
+  Stream copies_;            // Copies inputs, and looks rows up.
+  Event fork_, grouped_;     // Of these graphs.
+  Event begin_, loaded_, forward_, backward_, ended_;
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;
-  std::optional<DeviceBatch> batch_;
-  std::optional<DeviceBuffer<float>> loss_scale_;               // [1]: 1
-  std::optional<DeviceBuffer<double>> loss_sum_;                // [1]
-  std::optional<DeviceBuffer<uint64_t>> not_finite_rows_;       // [1]: the server refuses such rows by name
-  std::optional<DeviceBuffer<DenseStepOptions>> step_options_;  // [1]
-  std::optional<DeviceBuffer<GradientClip>> clip_;              // [1]
-  std::optional<DeviceBuffer<GridSums>> norm_sums_;             // [1]
-  std::optional<DeviceBuffer<float>> logits_;                   // [rows_max]
-  std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
-  std::optional<PinnedBuffer<double>> host_loss_sum_;           // [1]
-  std::optional<PinnedBuffer<DenseStepOptions>> host_options_;  // [1]
-  std::unique_ptr<DeviceCollective> device_collective_;         // Null: gradients are summed through the host.
-  std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
-  Graphs forward_graphs_, backward_graphs_;
+  std::vector<SparseOptimizer> optimizers_;  // [groups] of rows that this worker holds
+  std::unique_ptr<DeviceBatch> batch_;       // Of training,
+  std::unique_ptr<DeviceBatch> scored_;      // and of evaluation; null before the first.
+  struct {
+    uint64_t step = 0;
+    uint64_t samples = 0;
+    const DeviceBatch::Input* input = nullptr;
+  } step_;  // Started.
+  Mirror<StepControl> control_ = Mirror<StepControl>::Empty();
+  Mirror<StepOutcome> outcome_ = Mirror<StepOutcome>::Empty();
+  Mirror<float> loss_scale_ = Mirror<float>::Empty();  // [1]: 1
+  Mirror<GridSums> norm_sums_ = Mirror<GridSums>::Empty();
+  Mirror<float> logits_ = Mirror<float>::Empty();        // [rows_max]
+  std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
+  std::unique_ptr<GradientReducer> reducer_;             // Over device_collective_.
+  Graphs forward_graphs_, backward_graphs_, update_graphs_;
   std::vector<float> reduced_;  // Of SumOverWorkers.
   std::vector<float> spread_;   // [parameters], in the GPU's layout
 };

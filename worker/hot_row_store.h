@@ -64,8 +64,9 @@ class HotRowStore {
   virtual absl::Status Update(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                               const ApplyOptions& options) = 0;
 
-  // The rows that lie beside the cache, as they are now, in the order of Leaving.beside.
-  virtual absl::Status CopyBeside(size_t share, std::span<char> records /*[beside, slot_bytes]*/) = 0;
+  // The rows that lie beside the cache, as they are now, in the order of Leaving.beside: [beside, slot_bytes]. Valid
+  // until the next ArrivalRoom.
+  virtual absl::StatusOr<std::span<const char>> CopyBeside(size_t share) = 0;
 
   // The dirty rows of slots [first, first + n) of the cache; they stay, clean. Between Update of a batch and Place of
   // the next.

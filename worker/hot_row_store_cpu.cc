@@ -100,13 +100,15 @@ class CpuHotRowStore final : public HotRowStore {
     return absl::OkStatus();
   }
 
-  absl::Status CopyBeside(size_t share, std::span<char> records) override {
+  absl::StatusOr<std::span<const char>> CopyBeside(size_t share) override {
     Share& of = shares_[share];
+    const std::vector<uint32_t>& refused = of.evicted.refused;
     const uint64_t slot_bytes = of.layout.slot_bytes();
-    for (size_t i = 0; i < of.evicted.refused.size(); ++i) {
-      std::memcpy(records.data() + i * slot_bytes, of.arrived.data() + of.evicted.refused[i] * slot_bytes, slot_bytes);
+    const std::span<char> records = Room(&of.beside, refused.size() * slot_bytes);
+    for (size_t i = 0; i < refused.size(); ++i) {
+      std::memcpy(records.data() + i * slot_bytes, of.arrived.data() + refused[i] * slot_bytes, slot_bytes);
     }
-    return absl::OkStatus();
+    return records;
   }
 
   absl::StatusOr<DirtyRows> TakeDirty(size_t share, uint32_t first, uint32_t n) override {
@@ -132,6 +134,7 @@ class CpuHotRowStore final : public HotRowStore {
     // Of the batch placed last:
     std::vector<uint32_t> slots;
     EvictedRows evicted;
+    std::vector<char> beside;  // Of CopyBeside.
   };
 
   static char* Record(Share* share, uint32_t slot) {

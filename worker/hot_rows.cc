@@ -74,7 +74,6 @@ HotRows::HotRows(const Parts& parts)
       shares_(parts.shares),
       store_(parts.store),
       beside_(parts.shares.size()),
-      beside_records_(parts.shares.size()),
       pull_(parts.client),
       push_(parts.client) {
   for (const TableSpec& spec : tables_) {
@@ -184,8 +183,7 @@ absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std:
                                   .step = batch.batch.step}));
   if (pushed_early_) return absl::OkStatus();
   for (size_t s = 0; s < shares_.size(); ++s) {
-    const std::span<char> records = Room(&beside_records_[s], beside_[s].size() * LayoutOf(s).slot_bytes());
-    RETURN_IF_ERROR(store_->CopyBeside(s, records));
+    ASSIGN_OR_RETURN(const std::span<const char> records, store_->CopyBeside(s));
     AddOutgoing(beside_[s], records);
   }
   StartReturn(batch, learning_rate_factor);

@@ -92,11 +92,10 @@ class HotRows final : public StepRows {
   HotRowStore* const store_;
   uint64_t bytes_ = 0;  // Of the caches.
 
-  HotRowStore::Looked looked_;                     // Of the batch whose pull has started last.
-  Incoming incoming_;                              // Of the same.
-  std::vector<std::vector<RowName>> beside_;       // [shares]: rows of the step in work beside the cache,
-  std::vector<std::vector<char>> beside_records_;  // and what they are after it.
-  bool pushed_early_ = false;                      // The present step's push is under way or over: none is beside.
+  HotRowStore::Looked looked_;                // Of the batch whose pull has started last.
+  Incoming incoming_;                         // Of the same.
+  std::vector<std::vector<RowName>> beside_;  // [shares]: rows of the step in work beside the cache.
+  bool pushed_early_ = false;                 // The present step's push is under way or over: none is beside.
   Outgoing outgoing_;
   std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
   PsPull pull_;

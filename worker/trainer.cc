@@ -201,8 +201,7 @@ class Training {
 
   absl::Status Train() {
     const v1::TrainConfig& train = job_.train();
-    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_,
-                          /*part_early=*/train.prefetch() && !train.has_hot_rows());
+    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_, KeysOfBatches());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
     ASSIGN_OR_RETURN(std::unique_ptr<StepRows> rows, MakeRows());
     TrainLoop loop({.config = &train,
@@ -253,6 +252,12 @@ class Training {
     }
     trained_ = cursor_.step > first_step;
     return absl::OkStatus();
+  }
+
+  Prefetcher::Keys KeysOfBatches() const {
+    const v1::TrainConfig& train = job_.train();
+    if (!train.has_hot_rows()) return train.prefetch() ? Prefetcher::Keys::kPartEarly : Prefetcher::Keys::kUnique;
+    return in_.device.gpu.has_value() ? Prefetcher::Keys::kAsRead : Prefetcher::Keys::kUnique;
   }
 
   absl::StatusOr<std::unique_ptr<StepRows>> MakeRows() {

@@ -2,6 +2,7 @@
 if(SPARROW_HAS_CUDA)
   sparrow_test(embedding/bag_gpu sparrow::embedding sparrow::embedding_kernels LABELS gpu)
   sparrow_test(embedding/dedup_gpu sparrow::embedding sparrow::embedding_kernels LABELS gpu)
+  sparrow_test(embedding/lookup_slots_gpu sparrow::embedding sparrow::embedding_kernels LABELS gpu)
   sparrow_test(embedding/row_cache_gpu sparrow::embedding sparrow::embedding_kernels LABELS gpu)
   sparrow_test(embedding/sparse_update_gpu sparrow::embedding sparrow::embedding_kernels LABELS gpu)
 endif()

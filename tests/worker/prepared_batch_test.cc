@@ -93,6 +93,7 @@ TEST_F(PreparedBatchTest, MalformedOffsetsAreRefusedByFeatureAndTheNextBatchIsSe
     const absl::Status status = Prepare(batch);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.says;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("feature \"b\""), HasSubstr(c.says)));
+    EXPECT_EQ(CheckBatch(layout_, batch), status) << "whoever makes the keys unique";
   }
   Batch no_ids = GoodBatch();  // Rows, but neither offsets nor ids.
   no_ids.features[1] = {};
