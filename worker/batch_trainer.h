@@ -36,7 +36,8 @@ class BatchTrainer {
 
   // Forward and backward of the batch that was loaded last. A GPU goes about it while the caller does something else;
   // where the trainer holds the rows (MakeHotRowStore), it goes on to the end of the step: rows and dense part are
-  // updated, unless the loss is not finite. REQUIRES: prepared.rows are filled; prepared stays as it is until Finish.
+  // updated, unless the loss is not finite or gradients overflow. REQUIRES: prepared.rows are filled; prepared stays as
+  // it is until Finish.
   virtual absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) = 0;
 
   struct Result {
@@ -47,11 +48,18 @@ class BatchTrainer {
     double forward_seconds = 0;
     double backward_seconds = 0;
     double optimizer_seconds = 0;  // Of what Start goes on to.
+    // The loss was scaled, and a gradient is not finite. (Without scaling, whoever updates rows says so.)
+    bool overflowed = false;
   };
-  // What came of it. A loss that is not finite makes the other results meaningless. They are valid until the next
-  // Start. The dense gradients stay here, for UpdateDense. InvalidArgument: the gradients of rows that were to be
-  // updated are not finite; nothing but the other rows has changed. REQUIRES: Start.
+  // What came of it. A loss that is not finite, or an overflow, makes the other results meaningless. They are valid
+  // until the next Start. The dense gradients stay here, for UpdateDense. InvalidArgument: the gradients of rows that
+  // were to be updated are not finite; nothing but the other rows has changed. REQUIRES: Start.
   virtual absl::StatusOr<Result> Finish() = 0;
+
+  // What the loss is multiplied by from the next Start on: a power of two, 1 at first. Results and updates
+  // are those of the loss itself, but for what rounding and overflow do to them. A device that computes in float32
+  // needs no scale and takes none.
+  virtual void SetLossScale(float scale) = 0;
 
   // How the workers of a job reach each other.
   struct Meeting {
@@ -67,7 +75,8 @@ class BatchTrainer {
   // Sums over all workers: the dense gradients of the last Finish, and what is passed here.
   struct Sums {
     double loss = 0;
-    uint64_t samples = 0;  // Below 2^24.
+    uint64_t samples = 0;    // Below 2^24.
+    uint64_t overflows = 0;  // Workers with Result.overflowed.
     // Left by Reduce where GPUs sum: what that took beyond backward.
     std::optional<double> exposed_seconds = std::nullopt;
   };
@@ -106,7 +115,7 @@ struct GpuTrainerOptions {
 };
 // On a GPU, which becomes the calling thread's; the trainer is used on that thread. The job says model, optimizer and
 // precision. parts.model and parts.optimizer are where it begins. ResourceExhausted: memory of the GPU, with numbers.
-// Unimplemented: no CUDA in this build, or a precision that jobs cannot have yet.
+// Unimplemented: no CUDA in this build.
 absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
                                                                   const GpuTrainerOptions& options);
 

@@ -19,6 +19,8 @@
 #include "dense/device_collective.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/gradient_reducer.h"
+#include "dense/loss_scale.h"
+#include "dense/loss_scale_gpu.h"
 #include "dense/model_gpu.h"
 #include "dense/reduction_terms.h"
 #include "dense/step_gate_gpu.h"
@@ -45,7 +47,7 @@ ElementType ElementTypeOf(Precision precision) {
   return ElementType::kFloat32;
 }
 
-absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
+Precision PrecisionOf(const v1::TrainConfig& config) {
   switch (config.precision()) {
     case v1::TrainConfig::FULL:
       return Precision::kFloat32;
@@ -54,11 +56,9 @@ absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
     case v1::TrainConfig::BFLOAT16:
       return Precision::kBfloat16;
     case v1::TrainConfig::FLOAT16:
-      break;
+      return Precision::kFloat16;
   }
-  return absl::UnimplementedError(
-      absl::StrCat("train.precision is ", v1::TrainConfig::Precision_Name(config.precision()),
-                   ", which a job cannot have yet; BFLOAT16 is as fast and needs no loss scaling"));
+  return Precision::kBfloat16;
 }
 
 // What a step needs to know that its graphs were not recorded with.
@@ -72,6 +72,7 @@ struct StepOutcome {
   double loss_sum;
   uint64_t refused_rows;  // That stay as they are because a gradient is not finite. Of rows that servers hold: they
                           // refuse such rows by name.
+  uint64_t overflows;     // Gradients that are not finite, where the loss is scaled.
   GradientClip clip;
 };
 
@@ -121,8 +122,7 @@ class GpuBatchTrainer final : public BatchTrainer {
     ASSIGN_OR_RETURN(logits_, Mirror<float>::Make(static_cast<size_t>(rows_max_), "logits"));
     norm_sums_.device.Fill(0, stream_);
     outcome_.device.Fill(0, stream_);
-    *loss_scale_.host.data() = 1;
-    loss_scale_.Upload(1, stream_);
+    UploadLossScale();
     stream_.Synchronize();
     return absl::OkStatus();
   }
@@ -153,7 +153,8 @@ class GpuBatchTrainer final : public BatchTrainer {
       return absl::OkStatus();
     }
     device_collective_ = std::move(*met);
-    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), {}, stream_));
+    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(),
+                                                     {.totals_last = scales_loss()}, stream_));
     LOG(INFO) << "gradients are summed between " << group->size() << " GPUs by NCCL " << NcclVersion() << ", in "
               << buckets.size() << " buckets";
     return absl::OkStatus();
@@ -181,6 +182,7 @@ class GpuBatchTrainer final : public BatchTrainer {
   absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
     const DeviceBatch::Input& input = batch_->input();
     step_ = {.step = prepared.batch.step, .samples = prepared.batch.rows, .input = &input};
+    gradients_scale_ = loss_scale_now_;
     RETURN_IF_ERROR(batch_->MakeRoom(/*with_sums=*/!holds_rows_));
     batch_->FillRows(prepared);
     stream_.WaitFor(input.loaded);
@@ -199,23 +201,19 @@ class GpuBatchTrainer final : public BatchTrainer {
     });
     forward_.Record(stream_);
     Run(&backward_graphs_, input, [&] {
+      if (scales_loss()) internal::FillDevice(&outcome()->overflows, 0, sizeof(uint64_t), stream_);
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(input));
       } else {
         model_->Backward(ModelBatch(input), stream_);
       }
       if (!holds_rows_) SumRowGradients(input);
+      if (scales_loss()) LookForOverflow(input);
     });
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     if (!holds_rows_) batch_->FetchSums();
     backward_.Record(stream_);
-    if (holds_rows_) {
-      Run(&update_graphs_, input, [&] {
-        UpdateRows(input);
-        GateStepGpu(&outcome()->loss_sum, &outcome()->refused_rows, &control()->dense.gradient_scale, stream_);
-        StepDense();
-      });
-    }
+    if (holds_rows_) Run(&update_graphs_, input, [&] { Update(input); });
     outcome_.Fetch(1, stream_);
     ended_.Record(stream_);
     return absl::OkStatus();
@@ -224,13 +222,21 @@ class GpuBatchTrainer final : public BatchTrainer {
   absl::StatusOr<Result> Finish() override {
     ended_.Synchronize();
     const StepOutcome& outcome = *outcome_.host.data();
-    if (holds_rows_ && std::isfinite(outcome.loss_sum)) RETURN_IF_ERROR(CheckUpdate(outcome));
+    const bool overflowed = scales_loss() && outcome.overflows > 0;
+    if (holds_rows_ && std::isfinite(outcome.loss_sum) && !overflowed) RETURN_IF_ERROR(CheckUpdate(outcome));
     return Result{.loss_sum = outcome.loss_sum,
                   .row_gradients = holds_rows_ ? std::span<const std::span<const float>>() : batch_->Sums(*step_.input),
                   .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
                   .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
                   .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3,
-                  .optimizer_seconds = holds_rows_ ? ended_.MillisecondsSince(backward_) * 1e-3 : 0};
+                  .optimizer_seconds = holds_rows_ ? ended_.MillisecondsSince(backward_) * 1e-3 : 0,
+                  .overflowed = overflowed};
+  }
+
+  void SetLossScale(float scale) override {
+    if (scale == loss_scale_now_ || !scales_loss()) return;
+    loss_scale_now_ = scale;
+    UploadLossScale();
   }
 
   absl::Status Reduce(Collective* collective, Sums* sums) override {
@@ -238,8 +244,10 @@ class GpuBatchTrainer final : public BatchTrainer {
     if (reducer_ == nullptr) return ReduceThroughHost(collective, sums);
     const absl::StatusOr<GradientReducer::Result> result = reducer_->Finish();
     if (!result.ok()) return Annotate(result.status(), "summing the gradients");
-    *sums = {
-        .loss = result->totals.loss, .samples = result->totals.samples, .exposed_seconds = result->exposed_seconds};
+    *sums = {.loss = result->totals.loss,
+             .samples = result->totals.samples,
+             .overflows = result->totals.overflows,
+             .exposed_seconds = result->exposed_seconds};
     return absl::OkStatus();
   }
 
@@ -303,6 +311,8 @@ class GpuBatchTrainer final : public BatchTrainer {
     internal::CopyToHost(spread_.data(), model_->parameters()->gradients(), spread_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     layout.Collect(spread_, std::span<float>(reduced_).first(n));
+    const float scale = std::exchange(gradients_scale_, 1.0f);  // The others may have none.
+    UnscaleCpu(std::span<float>(reduced_).first(n), &scale);
     RETURN_IF_ERROR(SumOverWorkers(collective, n, &reduced_, sums));
     layout.Spread(std::span<const float>(reduced_).first(n), spread_);
     internal::CopyToDevice(model_->parameters()->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
@@ -371,12 +381,38 @@ class GpuBatchTrainer final : public BatchTrainer {
       DeviceBatch::Group& group = batch_->groups()[g];
       SumGradientsGpu(batch_->Bags(g, input), group.size, Pooled(group, model_->sparse_gradients(input.rows)),
                       group.sums.device.data(), &outcome()->refused_rows, group.Workspace(), stream_);
+      if (!scales_loss()) continue;
+      UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_.device.data(),
+                 stream_);
     }
   }
 
-  // Updates the rows that this worker holds, unless the loss is not finite.
-  void UpdateRows(const DeviceBatch::Input& input) {
-    GateStepGpu(&outcome()->loss_sum, /*not_finite=*/nullptr, &control()->rows.gradient_scale, stream_);
+  bool scales_loss() const { return precision_ == Precision::kFloat16; }
+
+  // No step is in work.
+  void UploadLossScale() {
+    *loss_scale_.host.data() = loss_scale_now_;
+    loss_scale_.Upload(1, stream_);
+  }
+
+  // After backward. What a step's rows would get is looked at before it is summed, so that it makes no difference who
+  // holds them.
+  // Buckets of dense gradients may be summed over workers meanwhile. Whatever of such a sum is seen, what is not finite
+  // stays so in it; what another worker has put there is another's overflow, which skips the step as well.
+  void LookForOverflow(const DeviceBatch::Input& input) {
+    DeviceParameters* const parameters = model_->parameters();
+    const int64_t size = parameters->layout().size();
+    CountNotFiniteGpu({.data = parameters->gradients(), .rows = 1, .cols = size, .stride = size}, Precision::kFloat32,
+                      &outcome()->overflows, stream_);
+    CountNotFiniteGpu(model_->sparse_gradients(input.rows), precision_, &outcome()->overflows, stream_);
+    if (reducer_ != nullptr) reducer_->PutTotals(ModelBatch(input), &outcome()->overflows);
+  }
+
+  // The rest of a step whose rows this worker holds. Whatever has gone wrong shuts the gate in front of what is left.
+  void Update(const DeviceBatch::Input& input) {
+    const uint64_t* const overflows = scales_loss() ? &outcome()->overflows : nullptr;
+    GateStepGpu(&outcome()->loss_sum, overflows, &control()->rows.gradient_scale, stream_);
+    GateStepGpu(&outcome()->loss_sum, overflows, &control()->dense.gradient_scale, stream_);
     internal::FillDevice(&outcome()->refused_rows, 0, sizeof(outcome()->refused_rows), stream_);
     for (size_t g = 0; g < batch_->groups().size(); ++g) {
       DeviceBatch::Group& group = batch_->groups()[g];
@@ -384,6 +420,8 @@ class GpuBatchTrainer final : public BatchTrainer {
                       optimizers_[g], &control()->rows, *group.records, &outcome()->refused_rows, group.Workspace(),
                       stream_);
     }
+    GateStepGpu(&outcome()->loss_sum, &outcome()->refused_rows, &control()->dense.gradient_scale, stream_);
+    StepDense();
   }
 
   void StepDense() {
@@ -406,7 +444,7 @@ class GpuBatchTrainer final : public BatchTrainer {
 
   // Queues what a step needs to know. The last step is over, so that the pinned memory is free.
   void SetControl(uint64_t step, uint64_t samples, double learning_rate_factor) {
-    const double scale = 1.0 / static_cast<double>(samples);
+    const double scale = 1.0 / (static_cast<double>(samples) * gradients_scale_);
     // Without a sample the gate is shut: such a step changes nothing, and is none that the optimizer counts.
     const double dense_scale = samples > 0 ? scale : std::numeric_limits<double>::quiet_NaN();
     *control_.host.data() = {
@@ -442,11 +480,13 @@ class GpuBatchTrainer final : public BatchTrainer {
   const Precision precision_;
   const int64_t rows_max_;
   const int64_t rows_full_;
-  bool holds_rows_ = false;  // In a store that MakeHotRowStore has made. Else servers hold all rows.
-  Stream stream_;            // Computes.
-  Stream beside_;            // Computes what can be beside it, in the same graphs.
-  Stream copies_;            // Copies inputs, and looks rows up.
-  Event fork_, grouped_;     // Of these graphs.
+  float loss_scale_now_ = 1;   // In loss_scale_,
+  float gradients_scale_ = 1;  // and in the dense gradients, and those of rows that this worker holds, as they are now.
+  bool holds_rows_ = false;    // In a store that MakeHotRowStore has made. Else servers hold all rows.
+  Stream stream_;              // Computes.
+  Stream beside_;              // Computes what can be beside it, in the same graphs.
+  Stream copies_;              // Copies inputs, and looks rows up.
+  Event fork_, grouped_;       // Of these graphs.
   Event begin_, loaded_, forward_, backward_, ended_;
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;
@@ -460,7 +500,7 @@ class GpuBatchTrainer final : public BatchTrainer {
   } step_;  // Started.
   Mirror<StepControl> control_ = Mirror<StepControl>::Empty();
   Mirror<StepOutcome> outcome_ = Mirror<StepOutcome>::Empty();
-  Mirror<float> loss_scale_ = Mirror<float>::Empty();  // [1]: 1
+  Mirror<float> loss_scale_ = Mirror<float>::Empty();  // [1]
   Mirror<GridSums> norm_sums_ = Mirror<GridSums>::Empty();
   Mirror<float> logits_ = Mirror<float>::Empty();        // [rows_max]
   std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
@@ -474,7 +514,7 @@ class GpuBatchTrainer final : public BatchTrainer {
 
 absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
                                                                   const GpuTrainerOptions& options) {
-  ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(job.train()));
+  const Precision precision = PrecisionOf(job.train());
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("cuda:", options.gpu, ": cuBLASLt cannot be loaded: ", absence));
   }

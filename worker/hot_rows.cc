@@ -170,7 +170,9 @@ absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate
     for (const RowName& name : names) returning_->Add(name.table, std::span(&name.key, 1));
   }
   pushed_early_ = beside == 0;
-  if (pushed_early_) StartReturn(batch, learning_rate_factor);
+  if (pushed_early_) {
+    StartReturn({.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor});
+  }
   return absl::OkStatus();
 }
 
@@ -181,20 +183,26 @@ absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std:
                                  {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
                                   .learning_rate_factor = learning_rate_factor,
                                   .step = batch.batch.step}));
+  return PushBeside({.step = batch.batch.step, .samples = samples, .learning_rate_factor = learning_rate_factor});
+}
+
+absl::Status HotRows::StartSkip(const PreparedBatch& batch) {
+  return PushBeside({.step = batch.batch.step, .samples = batch.batch.rows});
+}
+
+absl::Status HotRows::PushBeside(const PsPush::Step& step) {
   if (pushed_early_) return absl::OkStatus();
   for (size_t s = 0; s < shares_.size(); ++s) {
     ASSIGN_OR_RETURN(const std::span<const char> records, store_->CopyBeside(s));
     AddOutgoing(beside_[s], records);
   }
-  StartReturn(batch, learning_rate_factor);
+  StartReturn(step);
   return absl::OkStatus();
 }
 
-void HotRows::StartReturn(const PreparedBatch& batch, double learning_rate_factor) {
+void HotRows::StartReturn(const PsPush::Step& step) {
   PackOutgoing();
-  push_.StartReturn(
-      {.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor},
-      outgoing_.partition, outgoing_.views);
+  push_.StartReturn(step, outgoing_.partition, outgoing_.views);
 }
 
 absl::Status HotRows::FinishPush() {

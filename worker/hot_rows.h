@@ -54,6 +54,7 @@ class HotRows final : public StepRows {
   absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) override;
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override;
+  absl::Status StartSkip(const PreparedBatch& batch) override;
   absl::Status FinishPush() override;
   absl::Status WriteBack(uint64_t step) override;
 
@@ -81,7 +82,9 @@ class HotRows final : public StepRows {
   void ClearOutgoing();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
   void PackOutgoing();
-  void StartReturn(const PreparedBatch& batch, double learning_rate_factor);
+  void StartReturn(const PsPush::Step& step);
+  // Unless the push has gone out early: adds the rows beside the cache, and sends it.
+  absl::Status PushBeside(const PsPush::Step& step);
 
   PsClient* const client_;
   const bool ahead_;
