@@ -42,9 +42,9 @@
 #include "base/cuda/graph.h"
 #include "bench/support/gpu_timing.h"
 #include "bench/worker/gpu_step_parts.h"
-#include "embedding/lookup_slots_gpu.h"
 #include "dense/interaction_gpu.h"
 #include "embedding/dedup_gpu.h"
+#include "embedding/lookup_slots_gpu.h"
 #include "embedding/row_cache_gpu.h"
 
 namespace sparrow {
