@@ -96,8 +96,10 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
 
   if (threadIdx.x == 0) {
     DenseStepOptions options = *a.step.options;
+    const bool finite =
+        std::isfinite(options.gradient_scale) && (a.step.clip == nullptr || std::isfinite(a.step.clip->norm));
+    shared_skip = a.step.skip_unless_finite && !finite;
     if (a.step.clip != nullptr) options.gradient_scale *= a.step.clip->scale;
-    shared_skip = a.step.skip_unless_finite && !std::isfinite(a.step.clip->norm);
     shared_scalars = ScalarsOf(a.rule, options, a.progress->corrections);
   }
   __syncthreads();
@@ -177,7 +179,6 @@ void DenseOptimizerGpu::Reset(const Stream& stream) {
 
 void DenseOptimizerGpu::Step(const StepArguments& arguments, const Stream& stream) {
   CHECK(arguments.options != nullptr);
-  CHECK(!arguments.skip_unless_finite || arguments.clip != nullptr);
   CHECK(arguments.copy_type == WeightCopy::kNone || arguments.copy != nullptr || size_ == 0);
   CHECK(IsAligned(arguments.weights, 16) && IsAligned(arguments.gradients, 16) && IsAligned(arguments.copy, 8));
   const Arguments a{.rule = rule_,

@@ -41,7 +41,8 @@ class DenseOptimizerGpu {
     uint16_t* copy = nullptr;                   // [size], the new weights rounded to the nearest, ties to even
     const DenseStepOptions* options = nullptr;  // [1]
     const GradientClip* clip = nullptr;         // [1]: its scale goes on top of gradient_scale. nullptr: no clipping
-    // For dynamic loss scaling: if clip->norm is not finite, nothing is written and the update does not count.
+    // If gradient_scale (dense/step_gate.h) or clip->norm is not finite, nothing is written and the update does not
+    // count.
     bool skip_unless_finite = false;
   };
   void Step(const StepArguments& arguments, const Stream& stream);

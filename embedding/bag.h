@@ -30,6 +30,9 @@ struct Bags {
 // unique_rows. Everything below requires that this has passed.
 absl::Status CheckBags(const Bags& bags, uint64_t unique_rows);
 
+// The same where look-ups are not yet indexes: all but the last.
+absl::Status CheckOffsets(std::span<const uint32_t> offsets, std::span<const float> weights, size_t lookups);
+
 // output[i, column ... column + dim) = pooled rows of bag i (0 for an empty bag). `stride` is the row length of output.
 void BagForwardCpu(const Bags& bags, std::span<const float> rows /*[unique, dim]*/, uint32_t dim,
                    std::span<float> output /*[rows, stride]*/, uint32_t stride, uint32_t column);

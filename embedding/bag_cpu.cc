@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/parallel.h"
+#include "base/status_macros.h"
 #include "embedding/bag.h"
 
 namespace sparrow {
@@ -54,40 +55,45 @@ void BackwardInOrder(const Bags& bags, const float* output_gradients, uint32_t s
 
 }  // namespace
 
-absl::Status CheckBags(const Bags& bags, uint64_t unique_rows) {
-  const size_t lookups = bags.index.size();
-  if (!bags.weights.empty() && bags.weights.size() != lookups) {
+absl::Status CheckOffsets(std::span<const uint32_t> offsets, std::span<const float> weights, size_t lookups) {
+  if (!weights.empty() && weights.size() != lookups) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bags: ", bags.weights.size(), " weights for ", lookups, " look-ups; give one each, or none"));
+        absl::StrCat("bags: ", weights.size(), " weights for ", lookups, " look-ups; give one each, or none"));
   }
-  if (bags.offsets.empty()) {
+  if (offsets.empty()) {
     if (lookups == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("bags: no offsets, but ", lookups, " look-ups belong to no bag"));
   }
-  if (bags.offsets.front() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("bags: offsets[0] is ", bags.offsets.front(), ", but must be 0"));
+  if (offsets.front() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("bags: offsets[0] is ", offsets.front(), ", but must be 0"));
   }
-  for (size_t i = 1; i < bags.offsets.size(); ++i) {
-    if (bags.offsets[i] < bags.offsets[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat("bags: offsets[", i, "] is ", bags.offsets[i], ", below offsets[",
-                                                     i - 1, "], which is ", bags.offsets[i - 1]));
+  for (size_t i = 1; i < offsets.size(); ++i) {
+    if (offsets[i] < offsets[i - 1]) {
+      return absl::InvalidArgumentError(absl::StrCat("bags: offsets[", i, "] is ", offsets[i], ", below offsets[",
+                                                     i - 1, "], which is ", offsets[i - 1]));
     }
   }
-  if (bags.offsets.back() != lookups) {
+  if (offsets.back() != lookups) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bags: the last offset is ", bags.offsets.back(), ", but there are ", lookups, " look-ups"));
+        absl::StrCat("bags: the last offset is ", offsets.back(), ", but there are ", lookups, " look-ups"));
   }
+  for (size_t j = 0; j < weights.size(); ++j) {
+    if (!std::isfinite(weights[j])) {
+      return absl::InvalidArgumentError(absl::StrCat("bags: weights[", j, "] is ", weights[j], ", not finite"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBags(const Bags& bags, uint64_t unique_rows) {
+  const size_t lookups = bags.index.size();
+  RETURN_IF_ERROR(CheckOffsets(bags.offsets, bags.weights, lookups));
   uint32_t largest = 0;
   for (const uint32_t u : bags.index) largest = std::max(largest, u);
   if (lookups > 0 && largest >= unique_rows) {
     const size_t at = std::find(bags.index.begin(), bags.index.end(), largest) - bags.index.begin();
     return absl::InvalidArgumentError(
         absl::StrCat("bags: index[", at, "] is ", largest, ", but there are ", unique_rows, " unique rows"));
-  }
-  for (size_t j = 0; j < bags.weights.size(); ++j) {
-    if (!std::isfinite(bags.weights[j])) {
-      return absl::InvalidArgumentError(absl::StrCat("bags: weights[", j, "] is ", bags.weights[j], ", not finite"));
-    }
   }
   return absl::OkStatus();
 }

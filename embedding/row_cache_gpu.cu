@@ -227,19 +227,28 @@ void RowCacheGpu::TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDir
   CHECK(IsAligned16(dirty.records));
   const Workspace w = Divide(options_.batch_rows, library_bytes_, workspace_);
   size_t library_bytes = w.library_bytes;
-  const double record_bytes = options_.layout.slot_bytes();
   const Operation operation([&] {
     return OperationCost{.name = "cache take dirty",
                          .bytes = (5.0 + 5) * slots,
-                         .row_bytes = 36 + 2 * record_bytes,
+                         .row_bytes = 32,
                          .rows_max = static_cast<double>(std::min(slots, dirty.rows_max))};
   });
   PrefixSums(IsDirty{index_.dirty + first_slot}, slots, w.values, w.library, &library_bytes, &queue);
   Launch(TakeKernel, BlocksOf(slots), kBlock, queue, index_, first_slot, slots, dirty, w);
+  CopyRows(w.values_in, std::min(slots, dirty.rows_max), dirty.count, dirty.records, queue);
+}
+
+void RowCacheGpu::CopyRows(const uint32_t* slots, uint32_t max, const uint32_t* count, char* records,
+                           const Stream& queue) {
+  CHECK(IsAligned16(records));
   const uint32_t row_vectors = static_cast<uint32_t>(options_.layout.slot_bytes() / sizeof(uint4));
   const uint32_t parts = PartsOf(row_vectors);
-  Launch(GatherKernel, BlocksOfTiles(std::min(slots, dirty.rows_max), parts), kBlock, queue, w.values_in, dirty.count,
-         records_, dirty.records, row_vectors, parts);
+  const double row_bytes = 4 + 2.0 * options_.layout.slot_bytes();
+  const Operation operation([&] {
+    return count == nullptr ? OperationCost{.name = "cache copy rows", .bytes = row_bytes * max}
+                            : OperationCost{.name = "cache copy rows", .row_bytes = row_bytes, .rows_max = 1.0 * max};
+  });
+  Launch(GatherKernel, BlocksOfTiles(max, parts), kBlock, queue, slots, count, records_, records, row_vectors, parts);
 }
 
 void RowCacheGpu::ListMissing(const DeviceNames& names, const uint32_t* slots, const DeviceMissing& missing,

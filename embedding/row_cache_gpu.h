@@ -87,6 +87,10 @@ class RowCacheGpu {
 
   void TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDirty& dirty, const Stream& queue);
 
+  // records[i] is the row in slots[i], which may be a staging row, of the first *count.
+  void CopyRows(const uint32_t* slots /*[max]*/, uint32_t max, const uint32_t* count,
+                char* records /*[max, slot_bytes], at a multiple of 16*/, const Stream& queue);
+
   void ListMissing(const DeviceNames& names, const uint32_t* slots /*[names.max]*/, const DeviceMissing& missing,
                    const Stream& queue);
 

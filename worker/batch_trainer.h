@@ -30,6 +30,16 @@ class BatchTrainer {
   // The logits of a batch, for evaluation; valid until the next call. REQUIRES: prepared.rows are filled.
   virtual absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) = 0;
 
+  // Takes the inputs of the next step's batch, but not its rows, so that a GPU has them when the step begins. May be
+  // called as soon as the present step has been started.
+  virtual absl::Status Load(const PreparedBatch& prepared) = 0;
+
+  // Forward and backward of the batch that was loaded last. A GPU goes about it while the caller does something else;
+  // where the trainer holds the rows (MakeHotRowStore), it goes on to the end of the step: rows and dense part are
+  // updated, unless the loss is not finite or gradients overflow. REQUIRES: prepared.rows are filled; prepared stays as
+  // it is until Finish.
+  virtual absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) = 0;
+
   struct Result {
     double loss_sum = 0;  // Of the samples' losses (binary cross-entropy).
     // Of prepared.partition.keys(): a span for each table, [unique, dim], sums over samples.
@@ -37,14 +47,16 @@ class BatchTrainer {
     double h2d_seconds = 0;  // Copies to the device; 0 on the CPU.
     double forward_seconds = 0;
     double backward_seconds = 0;
-    // The loss was scaled, and a gradient is not finite. (Without scaling the servers say so.)
+    double optimizer_seconds = 0;  // Of what Start goes on to.
+    // The loss was scaled, and a gradient is not finite. (Without scaling, whoever updates rows says so.)
     bool overflowed = false;
   };
-  // Forward and backward. A loss that is not finite, or an overflow, makes the other results meaningless. They are
-  // valid until the next call. The dense gradients stay here, for UpdateDense. REQUIRES: prepared.rows are filled.
-  virtual absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) = 0;
+  // What came of it. A loss that is not finite, or an overflow, makes the other results meaningless. They are valid
+  // until the next Start. The dense gradients stay here, for UpdateDense. InvalidArgument: the gradients of rows that
+  // were to be updated are not finite; nothing but the other rows has changed. REQUIRES: Start.
+  virtual absl::StatusOr<Result> Finish() = 0;
 
-  // What the loss is multiplied by in each ForwardBackward from now on: a power of two, 1 at first. Results and updates
+  // What the loss is multiplied by from the next Start on: a power of two, 1 at first. Results and updates
   // are those of the loss itself, but for what rounding and overflow do to them. A device that computes in float32
   // needs no scale and takes none.
   virtual void SetLossScale(float scale) = 0;
@@ -55,12 +67,12 @@ class BatchTrainer {
     RendezvousStore* board = nullptr;           // Where their GPUs meet; null: they do not.
     std::function<bool()> cancelled = nullptr;  // Asked while a GPU waits for another.
   };
-  // Every worker of the job calls it, once, before ForwardBackward. Where each has a GPU of its own, and there is
+  // Every worker of the job calls it, once, before Start. Where each has a GPU of its own, and there is
   // NCCL, their GPUs sum the dense gradients from then on, while backward goes on. All outlive the trainer's last
   // Reduce; the board outlives the trainer. FailedPrecondition: the workers would sum different things.
   virtual absl::Status Join(const Meeting& meeting) = 0;
 
-  // Sums over all workers: the dense gradients of the last ForwardBackward, and what is passed here.
+  // Sums over all workers: the dense gradients of the last Finish, and what is passed here.
   struct Sums {
     double loss = 0;
     uint64_t samples = 0;    // Below 2^24.
@@ -70,12 +82,13 @@ class BatchTrainer {
   };
   virtual absl::Status Reduce(Collective* collective, Sums* sums) = 0;
 
-  // One step of the dense optimizer with the reduced gradients, divided by `samples`. REQUIRES: samples > 0.
+  // One step of the dense optimizer with the reduced gradients, divided by `samples`; nothing if Start has gone on to
+  // it. REQUIRES: samples > 0.
   virtual absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) = 0;
 
-  // Where rows lie that the worker holds itself; from now on training batches take theirs from there, and rows there
-  // get their gradients by HotRowStore::Update. shares and tables outlive it; it ends before the trainer.
-  // ResourceExhausted.
+  // Where rows lie that the worker, a lone one, holds itself; from now on training batches take theirs from there, and
+  // rows there get their gradients by HotRowStore::Update or already in Start. shares and tables outlive it; it ends
+  // before the trainer. ResourceExhausted.
   virtual absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
                                                                        std::span<const TableSpec> tables) = 0;
 

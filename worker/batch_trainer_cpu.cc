@@ -23,8 +23,15 @@ class CpuBatchTrainer final : public BatchTrainer {
     return batch_model_.Forward(prepared);
   }
 
-  absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
-    const BatchModel::Result result = batch_model_.ForwardBackward(prepared);
+  absl::Status Load(const PreparedBatch&) override { return absl::OkStatus(); }
+
+  absl::Status Start(const PreparedBatch& prepared, double) override {
+    prepared_ = &prepared;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Result> Finish() override {
+    const BatchModel::Result result = batch_model_.ForwardBackward(*prepared_);
     gradients_ = result.gradients;
     return Result{.loss_sum = result.loss_sum,
                   .row_gradients = result.row_gradients,
@@ -68,6 +75,7 @@ class CpuBatchTrainer final : public BatchTrainer {
   DenseOptimizer* const optimizer_;
   const std::optional<double> clip_norm_;
   BatchModel batch_model_;
+  const PreparedBatch* prepared_ = nullptr;  // Started.
   std::span<const float> gradients_;
   std::vector<float> reduced_;  // Of SumOverWorkers.
 };

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
 #include "base/cuda/graph.h"
+#include "base/cuda/mirror.h"
 #include "base/cuda/operation.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -22,6 +24,7 @@
 #include "dense/loss_scale_gpu.h"
 #include "dense/model_gpu.h"
 #include "dense/reduction_terms.h"
+#include "dense/step_gate_gpu.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
 #include "worker/gpu_reserve.h"
@@ -60,12 +63,32 @@ Precision PrecisionOf(const v1::TrainConfig& config) {
   return Precision::kBfloat16;
 }
 
-class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
+// What a step needs to know that its graphs were not recorded with.
+struct StepControl {
+  SparseStep rows;
+  DenseStepOptions dense;
+};
+
+// What becomes of a step.
+struct StepOutcome {
+  double loss_sum;
+  uint64_t refused_rows;  // That stay as they are because a gradient is not finite. Of rows that servers hold: they
+                          // refuse such rows by name.
+  uint64_t overflows;     // Gradients that are not finite, where the loss is scaled.
+  GradientClip clip;
+};
+
+// Batches are copied to the GPU on one stream and computed on another. With rows in GPU memory a step is queued as a
+// whole, from the slots of its look-ups to the new weights, and the host waits for its outcome alone.
+class GpuBatchTrainer final : public BatchTrainer {
  public:
   GpuBatchTrainer(const BatchTrainerParts& parts, Precision precision, const GpuTrainerOptions& options)
       : parts_(parts), precision_(precision), rows_max_(options.rows_max), rows_full_(options.rows_full) {}
 
-  ~GpuBatchTrainer() override { stream_.Synchronize(); }  // What is queued still reads the pinned memory.
+  ~GpuBatchTrainer() override {  // What is queued still reads the pinned memory.
+    copies_.Synchronize();
+    stream_.Synchronize();
+  }
 
   absl::Status Prepare(const v1::Job& job, const GpuTrainerOptions& options) {
     ASSIGN_OR_RETURN(
@@ -91,30 +114,16 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       stream_.Synchronize();
     }
     optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
-    ASSIGN_OR_RETURN(DeviceBatch batch,
-                     DeviceBatch::Make(parts_.layout, DeviceBatch::GroupsByDim(*parts_.layout), rows_max_, stream_));
-    batch_.emplace(std::move(batch));
-    const size_t rows = static_cast<size_t>(rows_max_);
-    RETURN_IF_ERROR(MakeOne(&loss_scale_, "the loss scale"));
-    RETURN_IF_ERROR(MakeOne(&loss_sum_, "a step's loss"));
-    RETURN_IF_ERROR(MakeOne(&not_finite_, "the number of gradients that are not finite"));
-    RETURN_IF_ERROR(MakeOne(&step_options_, "a step's options"));
-    RETURN_IF_ERROR(MakeOne(&clip_, "the norm of gradients"));
-    RETURN_IF_ERROR(MakeOne(&norm_sums_, "the sums of a norm"));
-    norm_sums_->Fill(0, stream_);
-    ASSIGN_OR_RETURN(DeviceBuffer<float> logits, AllocateOnDevice<float>(rows, "logits"));
-    logits_.emplace(std::move(logits));
-    ASSIGN_OR_RETURN(PinnedBuffer<float> host_logits, AllocatePinned<float>(rows, "logits"));
-    host_logits_.emplace(std::move(host_logits));
-    ASSIGN_OR_RETURN(PinnedBuffer<double> host_loss_sum, AllocatePinned<double>(1, "a step's loss"));
-    host_loss_sum_.emplace(std::move(host_loss_sum));
-    ASSIGN_OR_RETURN(PinnedBuffer<uint64_t> host_not_finite, AllocatePinned<uint64_t>(1, "a step's overflow"));
-    host_not_finite_.emplace(std::move(host_not_finite));
-    ASSIGN_OR_RETURN(PinnedBuffer<DenseStepOptions> host_options,
-                     AllocatePinned<DenseStepOptions>(1, "a step's options"));
-    host_options_.emplace(std::move(host_options));
-    not_finite_->Fill(0, stream_);
-    CopyLossScale();
+    ASSIGN_OR_RETURN(batch_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
+    ASSIGN_OR_RETURN(control_, Mirror<StepControl>::Make(1, "what a step needs to know"));
+    ASSIGN_OR_RETURN(outcome_, Mirror<StepOutcome>::Make(1, "what becomes of a step"));
+    ASSIGN_OR_RETURN(loss_scale_, Mirror<float>::Make(1, "the loss scale"));
+    ASSIGN_OR_RETURN(norm_sums_, Mirror<GridSums>::Make(1, "the sums of a norm"));
+    ASSIGN_OR_RETURN(logits_, Mirror<float>::Make(static_cast<size_t>(rows_max_), "logits"));
+    norm_sums_.device.Fill(0, stream_);
+    outcome_.device.Fill(0, stream_);
+    UploadLossScale();
+    stream_.Synchronize();
     return CheckGpuReserve("model and batches leave too little");
   }
 
@@ -152,59 +161,83 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
-    const int64_t rows = BucketOf(prepared.batch.rows);
-    RETURN_IF_ERROR(batch_->Load(prepared, rows, /*placed=*/{}, stream_));
-    Pool(rows);
-    model_->Forward(ModelBatch(rows), stream_);
-    internal::CopyToHost(host_logits_->data(), logits_->data(), prepared.batch.rows * sizeof(float), stream_);
+    // A batch of its own: the next training batch may be on the GPU already.
+    if (scored_ == nullptr) {
+      ASSIGN_OR_RETURN(scored_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
+    }
+    RETURN_IF_ERROR(scored_->Load(prepared, BucketOf(prepared.batch.rows), stream_));
+    scored_->FillRows(prepared);
+    scored_->UploadRows();
+    Pool(*scored_, scored_->input());
+    model_->Forward(ModelBatch(scored_->input()), stream_);
+    logits_.Fetch(prepared.batch.rows, stream_);
     stream_.Synchronize();
-    return std::span<const float>(host_logits_->data(), prepared.batch.rows);
+    return std::span<const float>(logits_.host.data(), prepared.batch.rows);
   }
 
-  absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
-    const int64_t rows = BucketOf(prepared.batch.rows);
+  absl::Status Load(const PreparedBatch& prepared) override {
+    return batch_->Load(prepared, BucketOf(prepared.batch.rows), copies_);
+  }
+
+  absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
     if (OperationListener* const listener = OperationListenerNow(); listener != nullptr) listener->StepBegins();
-    begin_.Record(stream_);
-    const std::span<const DeviceBatch::Placed> placed =
-        hot_rows_ == nullptr ? std::span<const DeviceBatch::Placed>() : hot_rows_->placed();
-    RETURN_IF_ERROR(batch_->Load(prepared, rows, placed, stream_));
-    if (hot_rows_ == nullptr) RETURN_IF_ERROR(batch_->MakeRoomForSums());
-    rows_ = rows;
+    const DeviceBatch::Input& input = batch_->input();
+    step_ = {.step = prepared.batch.step, .samples = prepared.batch.rows, .input = &input};
     gradients_scale_ = loss_scale_now_;
+    RETURN_IF_ERROR(batch_->MakeRoom(/*with_sums=*/!holds_rows_));
+    batch_->FillRows(prepared);
+    stream_.WaitFor(input.loaded);
+    begin_.Record(stream_);
+    batch_->UploadRows();
+    if (holds_rows_) SetControl(prepared.batch.step, prepared.batch.rows, learning_rate_factor);
     loaded_.Record(stream_);
-    RETURN_IF_ERROR(Run(&forward_graphs_, rows, "a forward pass", [&] {
-      Pool(rows);
-      model_->ForwardLoss(ModelBatch(rows), stream_);
+    RETURN_IF_ERROR(Run(&forward_graphs_, input, "a forward pass", [&] {
+      fork_.Record(stream_);
+      beside_.WaitFor(fork_);
+      GroupLookups(input);
+      Pool(*batch_, input);
+      model_->ForwardLoss(ModelBatch(input), stream_);
+      grouped_.Record(beside_);
+      stream_.WaitFor(grouped_);
     }));
     forward_.Record(stream_);
-    RETURN_IF_ERROR(Run(&backward_graphs_, rows, "a backward pass", [&] {
-      if (scales_loss()) not_finite_->Fill(0, stream_);
+    RETURN_IF_ERROR(Run(&backward_graphs_, input, "a backward pass", [&] {
+      if (scales_loss()) internal::FillDevice(&outcome()->overflows, 0, sizeof(uint64_t), stream_);
       if (reducer_ != nullptr) {
-        reducer_->Backward(ModelBatch(rows));
+        reducer_->Backward(ModelBatch(input));
       } else {
-        model_->Backward(ModelBatch(rows), stream_);
+        model_->Backward(ModelBatch(input), stream_);
       }
-      if (hot_rows_ == nullptr) SumRowGradients(rows);
-      if (scales_loss()) LookForOverflow(rows);
+      if (!holds_rows_) SumRowGradients(input);
+      if (scales_loss()) LookForOverflow(input);
     }));
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
-    internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
-    if (scales_loss()) internal::CopyToHost(host_not_finite_->data(), not_finite_->data(), sizeof(uint64_t), stream_);
-    if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
+    if (!holds_rows_) batch_->FetchSums();
     backward_.Record(stream_);
-    stream_.Synchronize();
-    return Result{.loss_sum = *host_loss_sum_->data(),
-                  .row_gradients = hot_rows_ == nullptr ? batch_->Sums() : std::span<const std::span<const float>>(),
+    if (holds_rows_) RETURN_IF_ERROR(Run(&update_graphs_, input, "an update", [&] { Update(input); }));
+    outcome_.Fetch(1, stream_);
+    ended_.Record(stream_);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Result> Finish() override {
+    ended_.Synchronize();
+    const StepOutcome& outcome = *outcome_.host.data();
+    const bool overflowed = scales_loss() && outcome.overflows > 0;
+    if (holds_rows_ && std::isfinite(outcome.loss_sum) && !overflowed) RETURN_IF_ERROR(CheckUpdate(outcome));
+    return Result{.loss_sum = outcome.loss_sum,
+                  .row_gradients = holds_rows_ ? std::span<const std::span<const float>>() : batch_->Sums(*step_.input),
                   .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
                   .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
                   .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3,
-                  .overflowed = scales_loss() && *host_not_finite_->data() > 0};
+                  .optimizer_seconds = holds_rows_ ? ended_.MillisecondsSince(backward_) * 1e-3 : 0,
+                  .overflowed = overflowed};
   }
 
   void SetLossScale(float scale) override {
     if (scale == loss_scale_now_ || !scales_loss()) return;
     loss_scale_now_ = scale;
-    CopyLossScale();
+    UploadLossScale();
   }
 
   absl::Status Reduce(Collective* collective, Sums* sums) override {
@@ -220,51 +253,30 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
-    stream_.Synchronize();  // The pinned options are written again.
-    *host_options_->data() = {.gradient_scale = 1.0 / (static_cast<double>(samples) * gradients_scale_),
-                              .learning_rate_factor = learning_rate_factor};
-    internal::CopyToDevice(step_options_->data(), host_options_->data(), sizeof(DenseStepOptions), stream_);
-    DeviceParameters* const parameters = model_->parameters();
-    if (parts_.clip_norm.has_value()) {
-      GradientNormGpu(parameters->gradients(), parameters->layout().size(), step_options_->data(),
-                      {.max_norm = *parts_.clip_norm}, norm_sums_->data(), clip_->data(), stream_);
-    }
-    optimizer_->Step({.weights = parameters->weights(),
-                      .gradients = parameters->gradients(),
-                      .copy_type = CopyType(),
-                      .copy = parameters->copy(),
-                      .options = step_options_->data(),
-                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr},
-                     stream_);
+    if (holds_rows_) return absl::OkStatus();
+    SetControl(step_.step, samples, learning_rate_factor);
+    StepDense();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
                                                                std::span<const TableSpec> tables) override {
     std::vector<std::vector<uint32_t>> groups;
-    for (const HotRowShare& share : shares) groups.push_back(share.tables);
-    ASSIGN_OR_RETURN(DeviceBatch batch, DeviceBatch::Make(parts_.layout, groups, rows_max_, stream_));
-    batch_.emplace(std::move(batch));
-    ASSIGN_OR_RETURN(std::unique_ptr<HotRowStoreGpu> store, HotRowStoreGpu::Make({.layout = parts_.layout,
-                                                                                  .shares = shares,
-                                                                                  .tables = tables,
-                                                                                  .samples_max = rows_full_,
-                                                                                  .user = this,
-                                                                                  .stream = &stream_}));
-    hot_rows_ = store.get();
-    return store;
+    for (const HotRowShare& share : shares) {
+      groups.push_back(share.tables);
+      optimizers_.push_back(tables[share.tables[0]].optimizer);
+    }
+    batch_ = nullptr;  // There may not be memory for both.
+    ASSIGN_OR_RETURN(batch_, MakeBatch(groups));
+    holds_rows_ = true;
+    return MakeGpuHotRowStore({.layout = parts_.layout,
+                               .shares = shares,
+                               .tables = tables,
+                               .samples_max = rows_full_,
+                               .batch = batch_.get(),
+                               .compute = &stream_,
+                               .beside = &copies_});
   }
-
-  void UpdateRows(size_t share, const SparseOptimizer& optimizer, const SparseStep* step, uint64_t* refused) override {
-    DeviceBatch::Group& group = batch_->groups()[share];
-    const DeviceBags bags = batch_->Bags(group, rows_);
-    const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
-    GroupLookupsGpu(bags, group.size, workspace, stream_);
-    SparseUpdateGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows_)), optimizer, step,
-                    hot_rows_->placed()[share].records, refused, workspace, stream_);
-  }
-
-  double gradients_scale() const override { return gradients_scale_; }
 
   absl::Status CopyToModel() override {
     const DeviceParameters& parameters = *model_->parameters();
@@ -284,10 +296,10 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
  private:
-  // Recorded work, for each number of rows. The first run of a number is not recorded: the products choose how to
-  // compute then, and a number that never comes again costs no graph.
+  // Recorded work, for each input and number of rows. The first run of a number is not recorded: the products choose
+  // how to compute then, and a number that never comes again costs no graph.
   struct Graphs {
-    std::map<int64_t, std::optional<Graph>> by_rows;
+    std::map<std::pair<int, int64_t>, std::optional<Graph>> by_input_and_rows;
     uint64_t generation = 0;
   };
 
@@ -309,11 +321,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     return absl::OkStatus();
   }
 
-  template <typename T>
-  static absl::Status MakeOne(std::optional<DeviceBuffer<T>>* buffer, absl::string_view what) {
-    ASSIGN_OR_RETURN(DeviceBuffer<T> made, AllocateOnDevice<T>(1, what));
-    buffer->emplace(std::move(made));
-    return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<DeviceBatch>> MakeBatch(const std::vector<std::vector<uint32_t>>& groups) {
+    return DeviceBatch::Make(parts_.layout, groups, rows_max_, &stream_);
   }
 
   // Full batches are a number of their own; others are padded to a power of two, so that a few graphs serve them all.
@@ -324,39 +333,39 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   template <typename Work>
-  absl::Status Run(Graphs* graphs, int64_t rows, absl::string_view what, const Work& work) {
+  absl::Status Run(Graphs* graphs, const DeviceBatch::Input& input, absl::string_view what, const Work& work) {
     if (graphs->generation != batch_->generation()) {
-      graphs->by_rows.clear();
+      graphs->by_input_and_rows.clear();
       graphs->generation = batch_->generation();
     }
-    const auto [graph, first] = graphs->by_rows.try_emplace(rows);
+    const auto [graph, first] = graphs->by_input_and_rows.try_emplace({input.number, input.rows});
     if (first || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
-      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat(what, " of ", rows, " rows")));
+      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat(what, " of ", input.rows, " rows")));
       work();
       return absl::OkStatus();
     }
     if (!graph->second.has_value()) {
-      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat("recording ", what, " of ", rows, " rows")));
+      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat("recording ", what, " of ", input.rows, " rows")));
       graph->second = Graph::Record(stream_, [&] {
         work();
         return true;
       });
       if (!graph->second.has_value()) {
-        return GpuIsOutOfMemory(absl::StrCat(what, " of ", rows, " rows cannot be recorded"));
+        return GpuIsOutOfMemory(absl::StrCat(what, " of ", input.rows, " rows cannot be recorded"));
       }
     }
     graph->second->Replay(stream_);
     return absl::OkStatus();
   }
 
-  ModelGpu::Batch ModelBatch(int64_t rows) {
-    return {.rows = rows,
-            .dense = batch_->dense(),
-            .labels = batch_->labels(),
-            .samples = batch_->samples(),
-            .loss_scale = loss_scale_->data(),
-            .logits = logits_->data(),
-            .loss_sum = loss_sum_->data()};
+  ModelGpu::Batch ModelBatch(const DeviceBatch::Input& input) {
+    return {.rows = input.rows,
+            .dense = input.dense.device.data(),
+            .labels = input.labels.device.data(),
+            .samples = input.samples.device.data(),
+            .loss_scale = loss_scale_.device.data(),
+            .logits = logits_.device.data(),
+            .loss_sum = &outcome()->loss_sum};
   }
 
   DevicePooled Pooled(const DeviceBatch::Group& group, const DeviceMatrix& matrix) const {
@@ -367,43 +376,115 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
             .columns_divide_by_4 = group.columns_divide_by_4};
   }
 
-  void Pool(int64_t rows) {
-    for (const DeviceBatch::Group& group : batch_->groups()) {
-      BagsForwardGpu(batch_->Bags(group, rows), group.source, Pooled(group, model_->sparse(rows)), stream_);
+  void Pool(DeviceBatch& batch, const DeviceBatch::Input& input) {
+    for (size_t g = 0; g < batch.groups().size(); ++g) {
+      BagsForwardGpu(batch.Bags(g, input), batch.Rows(g, input), Pooled(batch.groups()[g], model_->sparse(input.rows)),
+                     stream_);
     }
   }
 
-  void SumRowGradients(int64_t rows) {
-    for (DeviceBatch::Group& group : batch_->groups()) {
-      const DeviceBags bags = batch_->Bags(group, rows);
-      const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
-      GroupLookupsGpu(bags, group.size, workspace, stream_);
-      SumGradientsGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows)), group.sums.device.data(),
-                      not_finite_->data(), workspace, stream_);
+  // Beside the forward: it needs no gradient.
+  void GroupLookups(const DeviceBatch::Input& input) {
+    for (size_t g = 0; g < batch_->groups().size(); ++g) {
+      DeviceBatch::Group& group = batch_->groups()[g];
+      GroupLookupsGpu(batch_->Bags(g, input), group.size, group.Workspace(), beside_);
+    }
+  }
+
+  void SumRowGradients(const DeviceBatch::Input& input) {
+    for (size_t g = 0; g < batch_->groups().size(); ++g) {
+      DeviceBatch::Group& group = batch_->groups()[g];
+      SumGradientsGpu(batch_->Bags(g, input), group.size, Pooled(group, model_->sparse_gradients(input.rows)),
+                      group.sums.device.data(), &outcome()->refused_rows, group.Workspace(), stream_);
       if (!scales_loss()) continue;
-      UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_->data(), stream_);
+      UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_.device.data(),
+                 stream_);
     }
   }
 
   bool scales_loss() const { return precision_ == Precision::kFloat16; }
 
-  void CopyLossScale() {
-    loss_scale_->CopyFrom({&loss_scale_now_, 1}, stream_);
-    stream_.Synchronize();
+  // No step is in work.
+  void UploadLossScale() {
+    *loss_scale_.host.data() = loss_scale_now_;
+    loss_scale_.Upload(1, stream_);
   }
 
   // After backward. What a step's rows would get is looked at before it is summed, so that it makes no difference who
   // holds them.
   // Buckets of dense gradients may be summed over workers meanwhile. Whatever of such a sum is seen, what is not finite
   // stays so in it; what another worker has put there is another's overflow, which skips the step as well.
-  void LookForOverflow(int64_t rows) {
+  void LookForOverflow(const DeviceBatch::Input& input) {
     DeviceParameters* const parameters = model_->parameters();
     const int64_t size = parameters->layout().size();
     CountNotFiniteGpu({.data = parameters->gradients(), .rows = 1, .cols = size, .stride = size}, Precision::kFloat32,
-                      not_finite_->data(), stream_);
-    CountNotFiniteGpu(model_->sparse_gradients(rows), precision_, not_finite_->data(), stream_);
-    if (reducer_ != nullptr) reducer_->PutTotals(ModelBatch(rows), not_finite_->data());
+                      &outcome()->overflows, stream_);
+    CountNotFiniteGpu(model_->sparse_gradients(input.rows), precision_, &outcome()->overflows, stream_);
+    if (reducer_ != nullptr) reducer_->PutTotals(ModelBatch(input), &outcome()->overflows);
   }
+
+  // The rest of a step whose rows this worker holds. Whatever has gone wrong shuts the gate in front of what is left.
+  void Update(const DeviceBatch::Input& input) {
+    const uint64_t* const overflows = scales_loss() ? &outcome()->overflows : nullptr;
+    GateStepGpu(&outcome()->loss_sum, overflows, &control()->rows.gradient_scale, stream_);
+    GateStepGpu(&outcome()->loss_sum, overflows, &control()->dense.gradient_scale, stream_);
+    internal::FillDevice(&outcome()->refused_rows, 0, sizeof(outcome()->refused_rows), stream_);
+    for (size_t g = 0; g < batch_->groups().size(); ++g) {
+      DeviceBatch::Group& group = batch_->groups()[g];
+      SparseUpdateGpu(batch_->Bags(g, input), group.size, Pooled(group, model_->sparse_gradients(input.rows)),
+                      optimizers_[g], &control()->rows, *group.records, &outcome()->refused_rows, group.Workspace(),
+                      stream_);
+    }
+    GateStepGpu(&outcome()->loss_sum, &outcome()->refused_rows, &control()->dense.gradient_scale, stream_);
+    StepDense();
+  }
+
+  void StepDense() {
+    DeviceParameters* const parameters = model_->parameters();
+    const DenseStepOptions* const options = &control()->dense;
+    GradientClip* const clip = parts_.clip_norm.has_value() ? &outcome()->clip : nullptr;
+    if (clip != nullptr) {
+      GradientNormGpu(parameters->gradients(), parameters->layout().size(), options, {.max_norm = *parts_.clip_norm},
+                      norm_sums_.device.data(), clip, stream_);
+    }
+    optimizer_->Step({.weights = parameters->weights(),
+                      .gradients = parameters->gradients(),
+                      .copy_type = CopyType(),
+                      .copy = parameters->copy(),
+                      .options = options,
+                      .clip = clip,
+                      .skip_unless_finite = holds_rows_},
+                     stream_);
+  }
+
+  // Queues what a step needs to know. The last step is over, so that the pinned memory is free.
+  void SetControl(uint64_t step, uint64_t samples, double learning_rate_factor) {
+    const double scale = 1.0 / (static_cast<double>(samples) * gradients_scale_);
+    // Without a sample the gate is shut: such a step changes nothing, and is none that the optimizer counts.
+    const double dense_scale = samples > 0 ? scale : std::numeric_limits<double>::quiet_NaN();
+    *control_.host.data() = {
+        .rows = {.gradient_scale = samples > 0 ? scale : 0, .learning_rate_factor = learning_rate_factor, .step = step},
+        .dense = {.gradient_scale = dense_scale, .learning_rate_factor = learning_rate_factor}};
+    control_.Upload(1, stream_);
+  }
+
+  absl::Status CheckUpdate(const StepOutcome& outcome) const {
+    if (outcome.refused_rows > 0) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step_.step, ": the gradients of ", outcome.refused_rows,
+                                                     " rows are not finite: training has diverged; lower the learning "
+                                                     "rates"));
+    }
+    if (parts_.clip_norm.has_value() && step_.samples > 0 && !std::isfinite(outcome.clip.norm)) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step_.step, ": the norm of the dense gradients is ",
+                                                     outcome.clip.norm,
+                                                     ": training has diverged; lower the learning rates"));
+    }
+    return absl::OkStatus();
+  }
+
+  // In GPU memory.
+  StepControl* control() { return control_.device.data(); }
+  StepOutcome* outcome() { return outcome_.device.data(); }
 
   WeightCopy CopyType() const {
     if (ElementBytes(precision_) == 4) return WeightCopy::kNone;
@@ -414,29 +495,32 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   const Precision precision_;
   const int64_t rows_max_;
   const int64_t rows_full_;
-  float loss_scale_now_ = 1;            // In loss_scale_,
-  float gradients_scale_ = 1;           // and in the dense gradients, and those of placed rows, as they are now.
-  int64_t rows_ = 0;                    // As many as the batch in work is computed as.
-  HotRowStoreGpu* hot_rows_ = nullptr;  // Null: the servers hold all rows.
-  Stream stream_;
-  Event begin_, loaded_, forward_, backward_;
+  float loss_scale_now_ = 1;   // In loss_scale_,
+  float gradients_scale_ = 1;  // and in the dense gradients, and those of rows that this worker holds, as they are now.
+  bool holds_rows_ = false;    // In a store that MakeHotRowStore has made. Else servers hold all rows.
+  Stream stream_;              // Computes.
+  Stream beside_;              // Computes what can be beside it, in the same graphs.
+  Stream copies_;              // Copies inputs, and looks rows up.
+  Event fork_, grouped_;       // Of these graphs.
+  Event begin_, loaded_, forward_, backward_, ended_;
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;
-  std::optional<DeviceBatch> batch_;
-  std::optional<DeviceBuffer<float>> loss_scale_;               // [1]
-  std::optional<DeviceBuffer<double>> loss_sum_;                // [1]
-  std::optional<DeviceBuffer<uint64_t>> not_finite_;            // [1]: without scaling, rows alone, which servers name
-  std::optional<DeviceBuffer<DenseStepOptions>> step_options_;  // [1]
-  std::optional<DeviceBuffer<GradientClip>> clip_;              // [1]
-  std::optional<DeviceBuffer<GridSums>> norm_sums_;             // [1]
-  std::optional<DeviceBuffer<float>> logits_;                   // [rows_max]
-  std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
-  std::optional<PinnedBuffer<double>> host_loss_sum_;           // [1]
-  std::optional<PinnedBuffer<uint64_t>> host_not_finite_;       // [1]
-  std::optional<PinnedBuffer<DenseStepOptions>> host_options_;  // [1]
-  std::unique_ptr<DeviceCollective> device_collective_;         // Null: gradients are summed through the host.
-  std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
-  Graphs forward_graphs_, backward_graphs_;
+  std::vector<SparseOptimizer> optimizers_;  // [groups] of rows that this worker holds
+  std::unique_ptr<DeviceBatch> batch_;       // Of training,
+  std::unique_ptr<DeviceBatch> scored_;      // and of evaluation; null before the first.
+  struct {
+    uint64_t step = 0;
+    uint64_t samples = 0;
+    const DeviceBatch::Input* input = nullptr;
+  } step_;  // Started.
+  Mirror<StepControl> control_ = Mirror<StepControl>::Empty();
+  Mirror<StepOutcome> outcome_ = Mirror<StepOutcome>::Empty();
+  Mirror<float> loss_scale_ = Mirror<float>::Empty();  // [1]
+  Mirror<GridSums> norm_sums_ = Mirror<GridSums>::Empty();
+  Mirror<float> logits_ = Mirror<float>::Empty();        // [rows_max]
+  std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
+  std::unique_ptr<GradientReducer> reducer_;             // Over device_collective_.
+  Graphs forward_graphs_, backward_graphs_, update_graphs_;
   std::vector<float> reduced_;  // Of SumOverWorkers.
   std::vector<float> spread_;   // [parameters], in the GPU's layout
 };

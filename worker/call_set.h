@@ -66,6 +66,12 @@ class CallSet {
     return calls_[call]->answered;
   }
 
+  // Whether all that were sent have theirs.
+  bool AllAnswered() const {
+    absl::MutexLock lock(&mu_);
+    return unfinished_ == 0 && failed_ == nullptr;
+  }
+
   // Sends all of them; server_of(call) is the server of each. Every Start is followed by an Await (or the destructor).
   template <typename ServerOf>
   void Start(const RetryPolicy& policy, const ServerOf& server_of) {

@@ -13,22 +13,25 @@ namespace sparrow {
 namespace {
 
 constexpr size_t kLookupsMax = (size_t{1} << 31) - 1;  // Of the kernels.
+constexpr int64_t kGrainLookups = 16384;               // Of a thread, at least.
+constexpr int64_t kGrainRows = 4096;
 
-// Room for `size` elements, and for some more, size_max at most, if it has to be allocated anew. Returns whether it
-// was.
+// Room for `size` elements, and for some more, size_max at most, if it has to be allocated anew; counts that.
 template <typename T>
-absl::StatusOr<bool> Grow(size_t size, size_t size_max, absl::string_view what, Mirror<T>* mirror) {
-  if (mirror->device.size() >= size) return false;
-  // The old arrays are freed first: there may not be memory for both.
-  *mirror = Mirror<T>{.host = *PinnedBuffer<T>::Allocate(0), .device = *DeviceBuffer<T>::Allocate(0)};
+absl::Status Grow(size_t size, size_t size_max, absl::string_view what, Mirror<T>* mirror, uint64_t* allocations) {
+  if (mirror->device.size() >= size) return absl::OkStatus();
+  *mirror = Mirror<T>::Empty();  // The old arrays are freed first: there may not be memory for both.
   ASSIGN_OR_RETURN(*mirror, Mirror<T>::Make(std::max(size, std::min(size + size / 4 + 1, size_max)), what));
-  return true;
+  ++*allocations;
+  return absl::OkStatus();
 }
 
-size_t LookupsOf(const PreparedBatch& prepared, const DeviceBatch::Group& group) {
-  size_t lookups = 0;
-  for (const uint32_t f : group.features) lookups += prepared.index[f].size();
-  return lookups;
+// Copies on as many threads as it pays for.
+template <typename T>
+void Copy(std::span<const T> from, T* to) {
+  ParallelFor(static_cast<int64_t>(from.size()), kGrainLookups, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from.data() + begin, static_cast<size_t>(end - begin) * sizeof(T));
+  });
 }
 
 }  // namespace
@@ -41,233 +44,259 @@ std::vector<std::vector<uint32_t>> DeviceBatch::GroupsByDim(const JobLayout& lay
   return result;
 }
 
-absl::StatusOr<DeviceBatch> DeviceBatch::Make(const JobLayout* layout,
-                                              const std::vector<std::vector<uint32_t>>& table_groups, int64_t rows_max,
-                                              const Stream& stream) {
+absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Make(const JobLayout* layout,
+                                                               const std::vector<std::vector<uint32_t>>& table_groups,
+                                                               int64_t rows_max, const Stream* stream) {
+  std::unique_ptr<DeviceBatch> batch(new DeviceBatch(layout, rows_max, stream));
   const size_t rows = static_cast<size_t>(rows_max);
-  ASSIGN_OR_RETURN(Mirror<float> dense, Mirror<float>::Make(rows * layout->dense_columns, "a batch's dense inputs"));
-  ASSIGN_OR_RETURN(Mirror<float> labels, Mirror<float>::Make(rows, "a batch's labels"));
-  ASSIGN_OR_RETURN(Mirror<uint32_t> samples, Mirror<uint32_t>::Make(1, "a batch's number of rows"));
-  // What lies behind a batch's own rows must be finite.
-  dense.device.Fill(0, stream);
-  labels.device.Fill(0, stream);
-  DeviceBatch batch(layout, rows_max, std::move(dense), std::move(labels), std::move(samples));
   for (const std::vector<uint32_t>& tables : table_groups) {
-    ASSIGN_OR_RETURN(Group group, batch.MakeGroup(tables, stream));
-    batch.groups_.push_back(std::move(group));
+    ASSIGN_OR_RETURN(Group group, batch->MakeGroup(tables));
+    batch->groups_.push_back(std::move(group));
   }
-  batch.sums_.resize(layout->tables.size());
+  for (Input& input : batch->inputs_) {
+    input.number = static_cast<int>(&input - batch->inputs_.data());
+    ASSIGN_OR_RETURN(input.dense, Mirror<float>::Make(rows * layout->dense_columns, "a batch's dense inputs"));
+    ASSIGN_OR_RETURN(input.labels, Mirror<float>::Make(rows, "a batch's labels"));
+    ASSIGN_OR_RETURN(input.samples, Mirror<uint32_t>::Make(1, "a batch's number of rows"));
+    // What lies behind a batch's own rows must be finite.
+    input.dense.device.Fill(0, *stream);
+    input.labels.device.Fill(0, *stream);
+    input.groups.resize(table_groups.size());
+    for (size_t g = 0; g < table_groups.size(); ++g) {
+      ASSIGN_OR_RETURN(input.groups[g].offsets,
+                       Mirror<uint32_t>::Make(batch->groups_[g].features.size() * rows + 1, "the offsets of bags"));
+    }
+  }
+  stream->Synchronize();  // Others write to the inputs too.
+  batch->sums_.resize(layout->tables.size());
   return batch;
 }
 
-absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint32_t>& tables,
-                                                          const Stream& stream) const {
-  const uint32_t dim = layout_->tables[tables[0]].dim;
-  std::vector<uint32_t> features;
+absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint32_t>& tables) const {
+  Group group;
+  group.tables = tables;
+  group.dim = group.size.dim = layout_->tables[tables[0]].dim;
+  group.padded_dim = (group.dim + 3) / 4 * 4;
   for (const uint32_t t : tables) {
-    CHECK_EQ(layout_->tables[t].dim, dim);
-    features.insert(features.end(), layout_->tables[t].features.begin(), layout_->tables[t].features.end());
+    CHECK_EQ(layout_->tables[t].dim, group.dim);
+    const std::vector<uint32_t>& features = layout_->tables[t].features;
+    group.features.insert(group.features.end(), features.begin(), features.end());
   }
-  const size_t n = features.size();
+  const size_t n = group.features.size();
   if (n * static_cast<size_t>(rows_max_) > kLookupsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", rows_max_, " rows has ",
-                                                   n * static_cast<size_t>(rows_max_), " bags of dimension ", dim,
+                                                   n * static_cast<size_t>(rows_max_), " bags of dimension ", group.dim,
                                                    ", the limit is ", kLookupsMax, "; make the batch smaller"));
   }
-  ASSIGN_OR_RETURN(Mirror<uint32_t> columns, Mirror<uint32_t>::Make(n, "the columns of features"));
-  ASSIGN_OR_RETURN(Mirror<uint8_t> mean, Mirror<uint8_t>::Make(n, "the pooling of features"));
-  bool by_4 = true;
+  ASSIGN_OR_RETURN(group.columns, Mirror<uint32_t>::Make(n, "the columns of features"));
+  ASSIGN_OR_RETURN(group.mean, Mirror<uint8_t>::Make(n, "the pooling of features"));
+  ASSIGN_OR_RETURN(group.table_of, Mirror<uint32_t>::Make(n, "the tables of features"));
+  group.columns_divide_by_4 = true;
   for (size_t i = 0; i < n; ++i) {
-    const JobLayout::Feature& feature = layout_->features[features[i]];
-    columns.host.data()[i] = feature.column;
-    mean.host.data()[i] = feature.pooling == Pooling::kMean ? 1 : 0;
-    by_4 = by_4 && feature.column % 4 == 0;
+    const JobLayout::Feature& feature = layout_->features[group.features[i]];
+    group.columns.host.data()[i] = feature.column;
+    group.mean.host.data()[i] = feature.pooling == Pooling::kMean ? 1 : 0;
+    group.table_of.host.data()[i] = feature.table;
+    group.columns_divide_by_4 = group.columns_divide_by_4 && feature.column % 4 == 0;
   }
-  columns.Upload(n, stream);
-  mean.Upload(n, stream);
-  ASSIGN_OR_RETURN(Mirror<uint32_t> offsets,
-                   Mirror<uint32_t>::Make(n * static_cast<size_t>(rows_max_) + 1, "the offsets of bags"));
-  ASSIGN_OR_RETURN(Mirror<uint32_t> index, Mirror<uint32_t>::Make(0, ""));
-  ASSIGN_OR_RETURN(Mirror<float> weights, Mirror<float>::Make(0, ""));
-  ASSIGN_OR_RETURN(Mirror<float> rows, Mirror<float>::Make(0, ""));
-  ASSIGN_OR_RETURN(Mirror<float> sums, Mirror<float>::Make(0, ""));
-  ASSIGN_OR_RETURN(DeviceBuffer<char> workspace, AllocateOnDevice<char>(0, ""));
-  return Group{.dim = dim,
-               .padded_dim = (dim + 3) / 4 * 4,
-               .tables = tables,
-               .base = {},
-               .features = std::move(features),
-               .columns_divide_by_4 = by_4,
-               .columns = std::move(columns),
-               .mean = std::move(mean),
-               .offsets = std::move(offsets),
-               .index = std::move(index),
-               .weights = std::move(weights),
-               .rows = std::move(rows),
-               .sums = std::move(sums),
-               .workspace = std::move(workspace),
-               .source = {},
-               .size = {.lookups = 0, .slots = 0, .dim = dim}};
+  group.columns.Upload(n, stream_);
+  group.mean.Upload(n, stream_);
+  group.table_of.Upload(n, stream_);
+  return group;
 }
 
-absl::Status DeviceBatch::MakeRoom(const PreparedBatch& prepared, const Placed* placed, Group* group) {
-  group->base.assign(1, 0);
-  for (const uint32_t t : group->tables) {
-    const size_t end = group->base.back() + prepared.tables[t].unique().size();
-    if (end >= UINT32_MAX) {
-      return absl::InvalidArgumentError(absl::StrCat("a batch reads ", end, " different rows of dimension ", group->dim,
-                                                     ", the limit is ", UINT32_MAX - 1, "; make the batch smaller"));
-    }
-    group->base.push_back(static_cast<uint32_t>(end));
-  }
-  const size_t unique = group->base.back();
-  const size_t lookups = LookupsOf(prepared, *group);
-  if (lookups > kLookupsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch has ", lookups, " look-ups of dimension ", group->dim,
-                                                   ", the limit is ", kLookupsMax, "; make the batch smaller"));
-  }
-  bool weighted = group->weights.device.size() > 0;
-  for (const uint32_t f : group->features) weighted = weighted || !prepared.batch.features[f].weights.empty();
-  bool moved = false;
-  const auto grow = [&](auto* mirror, size_t size, size_t size_max, absl::string_view what) -> absl::Status {
-    ASSIGN_OR_RETURN(const bool grown, Grow(size, size_max, what, mirror));
-    moved = moved || grown;
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(grow(&group->index, lookups, kLookupsMax, "the look-ups of a batch"));
-  if (weighted)
-    RETURN_IF_ERROR(
-        grow(&group->weights, group->index.device.size(), kLookupsMax, "the weights of a batch's look-ups"));
-  size_t slots = 0;
-  if (placed == nullptr) {
-    RETURN_IF_ERROR(grow(&group->rows, unique * group->padded_dim, SIZE_MAX, "the rows of a batch"));
-    slots = group->rows.device.size() / group->padded_dim;
-    group->source = {.data = reinterpret_cast<const char*>(group->rows.device.data()),
-                     .slot_bytes = group->padded_dim * sizeof(float),
-                     .dim = group->dim};
-  } else {
-    slots = placed->slots_end;
-    group->source = placed->records.Rows();
-  }
-  if (!moved && slots <= group->size.slots) return absl::OkStatus();
-  ++generation_;
-  group->size.lookups = static_cast<uint32_t>(group->index.device.size());
-  group->size.slots = std::max(group->size.slots, static_cast<uint32_t>(slots));
-  group->workspace = *DeviceBuffer<char>::Allocate(0);
-  ASSIGN_OR_RETURN(group->workspace, AllocateOnDevice<char>(SparseUpdateWorkspaceBytes(group->size),
-                                                            "the sorting of a batch's look-ups"));
-  return absl::OkStatus();
+void DeviceBatch::Place(size_t group, const DeviceRecords& records, uint32_t slots_end) {
+  groups_[group].records.emplace(records);
+  groups_[group].size.slots = slots_end;
 }
 
-void DeviceBatch::LoadGroup(const PreparedBatch& prepared, int64_t rows, const Placed* placed, Group* group,
-                            const Stream& stream) {
-  const size_t samples = prepared.batch.rows;
-  // Where each feature's look-ups begin, and its table's rows.
-  std::vector<uint32_t> first(group->features.size() + 1, 0);
-  std::vector<uint32_t> row_base(group->features.size());
-  for (size_t i = 0; i < group->features.size(); ++i) {
-    const uint32_t f = group->features[i];
-    first[i + 1] = first[i] + static_cast<uint32_t>(prepared.index[f].size());
-    const auto table = std::find(group->tables.begin(), group->tables.end(), layout_->features[f].table);
-    row_base[i] = group->base[table - group->tables.begin()];
-  }
-  const bool weighted = group->weights.device.size() > 0;
-  ParallelFor(static_cast<int64_t>(group->features.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const SparseFeature& sparse = prepared.batch.features[group->features[i]];
-      const std::vector<uint32_t>& index = prepared.index[group->features[i]];
-      uint32_t* const offsets = group->offsets.host.data() + i * rows;
-      for (size_t s = 0; s < samples; ++s) offsets[s] = first[i] + sparse.offsets[s];
-      for (size_t s = samples; s < static_cast<size_t>(rows); ++s) offsets[s] = first[i + 1];
-      uint32_t* const slots = group->index.host.data() + first[i];
-      if (placed == nullptr) {
-        for (size_t l = 0; l < index.size(); ++l) slots[l] = row_base[i] + index[l];
-      } else {
-        for (size_t l = 0; l < index.size(); ++l) slots[l] = placed->slots[row_base[i] + index[l]];
-      }
-      if (!weighted) continue;
-      float* const weights = group->weights.host.data() + first[i];
-      if (sparse.weights.empty()) {
-        std::fill_n(weights, index.size(), 1.0f);
-      } else {
-        std::copy(sparse.weights.begin(), sparse.weights.end(), weights);
-      }
-    }
-  });
-  group->offsets.host.data()[group->features.size() * static_cast<size_t>(rows)] = first.back();
-  for (size_t i = 0; placed == nullptr && i < group->tables.size(); ++i) {
-    const std::span<const float> from = prepared.rows[group->tables[i]];
-    float* const to = group->rows.host.data() + size_t{group->base[i]} * group->padded_dim;
-    const int64_t unique = group->base[i + 1] - group->base[i];
-    ParallelFor(unique, 4096, [&](int64_t begin, int64_t end) {
-      if (group->padded_dim == group->dim) {
-        std::memcpy(to + begin * group->dim, from.data() + begin * group->dim,
-                    static_cast<size_t>(end - begin) * group->dim * sizeof(float));
-        return;
-      }
-      for (int64_t r = begin; r < end; ++r) {
-        std::copy_n(from.data() + r * group->dim, group->dim, to + r * group->padded_dim);
-      }
-    });
-  }
-  group->offsets.Upload(group->features.size() * static_cast<size_t>(rows) + 1, stream);
-  group->index.Upload(first.back(), stream);
-  if (weighted) group->weights.Upload(first.back(), stream);
-  if (placed == nullptr) group->rows.Upload(size_t{group->base.back()} * group->padded_dim, stream);
-}
-
-absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, std::span<const Placed> placed,
-                               const Stream& stream) {
+absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, const Stream& copies) {
   const Batch& batch = prepared.batch;
   CHECK(batch.rows <= rows && rows <= rows_max_) << batch.rows << " of " << rows << " of " << rows_max_;
-  CHECK(placed.empty() || placed.size() == groups_.size());
-  stream.Synchronize();  // The pinned arrays are written again.
-  const auto place_of = [&](size_t g) { return placed.empty() ? nullptr : &placed[g]; };
-  for (size_t g = 0; g < groups_.size(); ++g) RETURN_IF_ERROR(MakeRoom(prepared, place_of(g), &groups_[g]));
-  std::copy(batch.dense.begin(), batch.dense.end(), dense_.host.data());
-  std::copy(batch.labels.begin(), batch.labels.end(), labels_.host.data());
-  samples_.host.data()[0] = batch.rows;
-  dense_.Upload(batch.dense.size(), stream);
+  last_ = 1 - last_;
+  Input& input = inputs_[last_];
+  input.rows = rows;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    RETURN_IF_ERROR(MakeRoomForLookups(prepared, groups_[g], &input.groups[g]));
+  }
+  Copy(std::span<const float>(batch.dense), input.dense.host.data());
+  Copy(std::span<const float>(batch.labels), input.labels.host.data());
+  input.samples.host.data()[0] = batch.rows;
+  input.dense.Upload(batch.dense.size(), copies);
   // Not those of batches before, which may be as large as an input can be: 0 times infinity is NaN.
-  internal::FillDevice(dense_.device.data() + batch.dense.size(), 0,
+  internal::FillDevice(input.dense.device.data() + batch.dense.size(), 0,
                        (static_cast<size_t>(rows) * layout_->dense_columns - batch.dense.size()) * sizeof(float),
-                       stream);
-  labels_.Upload(batch.labels.size(), stream);
-  samples_.Upload(1, stream);
-  for (size_t g = 0; g < groups_.size(); ++g) LoadGroup(prepared, rows, place_of(g), &groups_[g], stream);
+                       copies);
+  input.labels.Upload(batch.labels.size(), copies);
+  input.samples.Upload(1, copies);
+  for (size_t g = 0; g < groups_.size(); ++g) LoadLookups(prepared, rows, groups_[g], &input.groups[g], copies);
+  input.loaded.Record(copies);
   return absl::OkStatus();
 }
 
-absl::Status DeviceBatch::MakeRoomForSums() {
-  for (Group& group : groups_) {
-    ASSIGN_OR_RETURN(const bool grown, Grow(size_t{group.size.slots} * group.dim, SIZE_MAX,
-                                            "the gradients of a batch's rows", &group.sums));
-    if (grown) ++generation_;
+absl::Status DeviceBatch::MakeRoomForLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups) {
+  size_t count = 0;
+  bool weighted = lookups->weights.device.size() > 0;
+  for (const uint32_t f : group.features) {
+    count += prepared.batch.features[f].ids.size();
+    weighted = weighted || !prepared.batch.features[f].weights.empty();
+  }
+  if (count > kLookupsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch has ", count, " look-ups of dimension ", group.dim,
+                                                   ", the limit is ", kLookupsMax, "; make the batch smaller"));
+  }
+  lookups->count = static_cast<uint32_t>(count);
+  RETURN_IF_ERROR(Grow(count, kLookupsMax, "the look-ups of a batch", &lookups->index, &generation_));
+  // As many as there is room for: what a graph is recorded with reads no further.
+  if (weighted) {
+    RETURN_IF_ERROR(Grow(lookups->index.device.size(), kLookupsMax, "the weights of a batch's look-ups",
+                         &lookups->weights, &generation_));
+  }
+  if (group.records.has_value()) {
+    return Grow(lookups->index.device.size(), kLookupsMax, "the keys of a batch's look-ups", &lookups->keys,
+                &generation_);
+  }
+  lookups->base.assign(1, 0);
+  for (const uint32_t t : group.tables) {
+    const size_t end = lookups->base.back() + prepared.tables[t].unique().size();
+    if (end >= UINT32_MAX) {
+      return absl::InvalidArgumentError(absl::StrCat("a batch reads ", end, " different rows of dimension ", group.dim,
+                                                     ", the limit is ", UINT32_MAX - 1, "; make the batch smaller"));
+    }
+    lookups->base.push_back(static_cast<uint32_t>(end));
+  }
+  return Grow(size_t{lookups->base.back()} * group.padded_dim, SIZE_MAX, "the rows of a batch", &lookups->rows,
+              &generation_);
+}
+
+void DeviceBatch::LoadLookups(const PreparedBatch& prepared, int64_t rows, const Group& group, Lookups* lookups,
+                              const Stream& copies) {
+  const size_t samples = prepared.batch.rows;
+  const bool weighted = lookups->weights.device.size() > 0;
+  uint32_t first = 0;
+  for (size_t i = 0; i < group.features.size(); ++i) {
+    const uint32_t f = group.features[i];
+    const SparseFeature& sparse = prepared.batch.features[f];
+    const size_t count = sparse.ids.size();
+    uint32_t* const offsets = lookups->offsets.host.data() + i * rows;
+    ParallelFor(static_cast<int64_t>(samples), kGrainLookups, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s) offsets[s] = first + sparse.offsets[s];
+    });
+    std::fill(offsets + samples, offsets + rows, first + static_cast<uint32_t>(count));
+    if (group.records.has_value()) {
+      Copy(std::span<const Key>(sparse.ids), lookups->keys.host.data() + first);
+    } else {
+      const auto table = std::find(group.tables.begin(), group.tables.end(), layout_->features[f].table);
+      const uint32_t base = lookups->base[table - group.tables.begin()];
+      const uint32_t* const index = prepared.index[f].data();
+      uint32_t* const slots = lookups->index.host.data() + first;
+      ParallelFor(static_cast<int64_t>(count), kGrainLookups, [&](int64_t begin, int64_t end) {
+        for (int64_t l = begin; l < end; ++l) slots[l] = base + index[l];
+      });
+    }
+    if (weighted) {
+      float* const weights = lookups->weights.host.data() + first;
+      if (sparse.weights.empty()) {
+        std::fill_n(weights, count, 1.0f);
+      } else {
+        Copy(std::span<const float>(sparse.weights), weights);
+      }
+    }
+    first += static_cast<uint32_t>(count);
+  }
+  lookups->offsets.host.data()[group.features.size() * static_cast<size_t>(rows)] = first;
+  lookups->offsets.Upload(group.features.size() * static_cast<size_t>(rows) + 1, copies);
+  if (group.records.has_value()) {
+    lookups->keys.Upload(first, copies);
+  } else {
+    lookups->index.Upload(first, copies);
+  }
+  if (weighted) lookups->weights.Upload(first, copies);
+}
+
+absl::Status DeviceBatch::MakeRoom(bool with_sums) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    const Lookups& lookups = input().groups[g];
+    const size_t room = lookups.index.device.size();
+    const size_t slots = group.records.has_value() ? group.size.slots : lookups.rows.device.size() / group.padded_dim;
+    if (group.workspace.size() == 0 || room > group.size.lookups || slots > group.size.slots) {
+      group.size.lookups = std::max(group.size.lookups, static_cast<uint32_t>(room));
+      group.size.slots = std::max(group.size.slots, static_cast<uint32_t>(slots));
+      group.workspace = *DeviceBuffer<char>::Allocate(0);
+      ASSIGN_OR_RETURN(group.workspace, AllocateOnDevice<char>(SparseUpdateWorkspaceBytes(group.size),
+                                                               "the sorting of a batch's look-ups"));
+      ++generation_;
+    }
+    if (!with_sums) continue;
+    RETURN_IF_ERROR(Grow(size_t{group.size.slots} * group.dim, SIZE_MAX, "the gradients of a batch's rows", &group.sums,
+                         &generation_));
   }
   return absl::OkStatus();
 }
 
-DeviceBags DeviceBatch::Bags(const Group& group, int64_t rows) const {
-  return {.offsets = group.offsets.device.data(),
-          .index = group.index.device.data(),
-          .weights = group.weights.device.size() > 0 ? group.weights.device.data() : nullptr,
+void DeviceBatch::FillRows(const PreparedBatch& prepared) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    Lookups& lookups = input().groups[g];
+    for (size_t i = 0; !group.records.has_value() && i < group.tables.size(); ++i) {
+      const std::span<const float> from = prepared.rows[group.tables[i]];
+      float* const to = lookups.rows.host.data() + size_t{lookups.base[i]} * group.padded_dim;
+      ParallelFor(lookups.base[i + 1] - lookups.base[i], kGrainRows, [&](int64_t begin, int64_t end) {
+        if (group.padded_dim == group.dim) {
+          std::memcpy(to + begin * group.dim, from.data() + begin * group.dim,
+                      static_cast<size_t>(end - begin) * group.dim * sizeof(float));
+          return;
+        }
+        for (int64_t r = begin; r < end; ++r) {
+          std::copy_n(from.data() + r * group.dim, group.dim, to + r * group.padded_dim);
+        }
+      });
+    }
+  }
+}
+
+void DeviceBatch::UploadRows() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Lookups& lookups = input().groups[g];
+    if (!groups_[g].records.has_value())
+      lookups.rows.Upload(size_t{lookups.base.back()} * groups_[g].padded_dim, stream_);
+  }
+}
+
+DeviceBags DeviceBatch::Bags(size_t g, const Input& input) const {
+  const Group& group = groups_[g];
+  const Lookups& lookups = input.groups[g];
+  return {.offsets = lookups.offsets.device.data(),
+          .index = lookups.index.device.data(),
+          .weights = lookups.weights.device.size() > 0 ? lookups.weights.device.data() : nullptr,
           .mean = group.mean.device.data(),
           .features = static_cast<uint32_t>(group.features.size()),
-          .samples = static_cast<uint32_t>(rows)};
+          .samples = static_cast<uint32_t>(input.rows)};
 }
 
-void DeviceBatch::FetchSums(const Stream& stream) {
-  for (Group& group : groups_) {
-    internal::CopyToHost(group.sums.host.data(), group.sums.device.data(),
-                         size_t{group.base.back()} * group.dim * sizeof(float), stream);
+DeviceRows DeviceBatch::Rows(size_t g, const Input& input) const {
+  const Group& group = groups_[g];
+  if (group.records.has_value()) return group.records->Rows();
+  return {.data = reinterpret_cast<const char*>(input.groups[g].rows.device.data()),
+          .slot_bytes = group.padded_dim * sizeof(float),
+          .dim = group.dim};
+}
+
+void DeviceBatch::FetchSums() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    group.sums.Fetch(size_t{input().groups[g].base.back()} * group.dim, stream_);
   }
 }
 
-std::span<const std::span<const float>> DeviceBatch::Sums() {
-  for (const Group& group : groups_) {
+std::span<const std::span<const float>> DeviceBatch::Sums(const Input& input) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    const std::vector<uint32_t>& base = input.groups[g].base;
     for (size_t i = 0; i < group.tables.size(); ++i) {
-      sums_[group.tables[i]] = {group.sums.host.data() + size_t{group.base[i]} * group.dim,
-                                size_t{group.base[i + 1] - group.base[i]} * group.dim};
+      sums_[group.tables[i]] = {group.sums.host.data() + size_t{base[i]} * group.dim,
+                                size_t{base[i + 1] - base[i]} * group.dim};
     }
   }
   return sums_;

@@ -1,13 +1,18 @@
 #ifndef SPARROW_WORKER_DEVICE_BATCH_H_
 #define SPARROW_WORKER_DEVICE_BATCH_H_
 
-// A batch and its rows in GPU memory, in the form that the kernels of embedding/ and dense/ read.
+// Batches and their rows in GPU memory, in the form that the kernels of embedding/ and dense/ read: one that is
+// computed, and the next one, whose inputs are copied meanwhile.
 
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/mirror.h"
@@ -19,88 +24,104 @@
 
 namespace sparrow {
 
-// Not thread-safe; its copies belong to one stream.
+// Not thread-safe.
 class DeviceBatch {
  public:
-  // Rows of a group that lie in GPU memory already: in slots of an array of records.
-  struct Placed {
-    DeviceRecords records;
-    uint32_t slots_end = 0;           // All slots are below it.
-    std::span<const uint32_t> slots;  // [unique]: of the rows of the group's tables, one table after the other.
-  };
-
-  // The features of one dimension, whose tables' rows lie in one array: those of tables[i] from row base[i] on.
+  // The features of one dimension, whose tables' rows lie in one array: those of the batch, one table after the other,
+  // or records somewhere else, which look-ups find by slots (DeviceBatch::Place).
   struct Group {
     uint32_t dim = 0;
-    uint32_t padded_dim = 0;  // Floats from one row to the next in `rows`: a multiple of 4.
+    uint32_t padded_dim = 0;  // Floats from one row to the next in Lookups::rows: a multiple of 4.
     std::vector<uint32_t> tables;
-    std::vector<uint32_t> base;  // [tables + 1]
     std::vector<uint32_t> features;
     bool columns_divide_by_4 = false;
 
-    Mirror<uint32_t> columns;  // [features]
-    Mirror<uint8_t> mean;      // [features]
-    Mirror<uint32_t> offsets;  // [features * rows_max + 1]
-    Mirror<uint32_t> index;    // [lookups]
-    Mirror<float> weights;     // [lookups], if a feature has weights
-    Mirror<float> rows;        // [unique, padded_dim], unless they are placed
-    Mirror<float> sums;        // [unique, dim]: the gradients of rows
-    DeviceBuffer<char> workspace;
-    DeviceRows source;      // Of the batch loaded last: `rows`, or where they are placed.
+    Mirror<uint32_t> columns = Mirror<uint32_t>::Empty();   // [features]
+    Mirror<uint8_t> mean = Mirror<uint8_t>::Empty();        // [features]
+    Mirror<uint32_t> table_of = Mirror<uint32_t>::Empty();  // [features]
+    std::optional<DeviceRecords> records;                   // Where rows are placed, if they are.
+    Mirror<float> sums = Mirror<float>::Empty();            // [size.slots, dim]: the gradients of rows
+    DeviceBuffer<char> workspace = *DeviceBuffer<char>::Allocate(0);
     SparseUpdateSize size;  // For as many look-ups and rows as there is room for.
+
+    DeviceWorkspace Workspace() { return {.data = workspace.data(), .bytes = workspace.size()}; }
   };
 
-  // ResourceExhausted. A group for each of table_groups, of equal dimensions. The layout outlives it.
-  static absl::StatusOr<DeviceBatch> Make(const JobLayout* layout,
-                                          const std::vector<std::vector<uint32_t>>& table_groups, int64_t rows_max,
-                                          const Stream& stream);
+  // A group's part of an input.
+  struct Lookups {
+    uint32_t count = 0;
+    std::vector<uint32_t> base = {0};                      // [tables + 1]: where each table's rows begin.
+    Mirror<uint32_t> offsets = Mirror<uint32_t>::Empty();  // [features * rows + 1]
+    Mirror<Key> keys = Mirror<Key>::Empty();               // [count], of placed rows.
+    Mirror<uint32_t> index = Mirror<uint32_t>::Empty();    // [count]: slots. Those of placed rows are not copied.
+    Mirror<float> weights = Mirror<float>::Empty();        // [count], if a feature has weights
+    Mirror<float> rows = Mirror<float>::Empty();           // [unique, padded_dim], unless they are placed
+  };
+
+  // One batch. What lies behind its own rows counts for nothing: empty bags, dense inputs of 0.
+  struct Input {
+    int number = 0;    // Of the two.
+    int64_t rows = 0;  // As which it is computed.
+    Mirror<float> dense = Mirror<float>::Empty();
+    Mirror<float> labels = Mirror<float>::Empty();
+    Mirror<uint32_t> samples = Mirror<uint32_t>::Empty();  // [1]
+    std::vector<Lookups> groups;
+    Event loaded;
+  };
+
+  // ResourceExhausted. A group for each of table_groups, of equal dimensions. Layout and stream outlive it; the stream
+  // is where batches are computed.
+  static absl::StatusOr<std::unique_ptr<DeviceBatch>> Make(const JobLayout* layout,
+                                                           const std::vector<std::vector<uint32_t>>& table_groups,
+                                                           int64_t rows_max, const Stream* stream);
   // The tables of each dimension.
   static std::vector<std::vector<uint32_t>> GroupsByDim(const JobLayout& layout);
 
-  // Queues the copies of a batch to the GPU, as `rows` rows: those behind the batch's own have empty bags, and dense
-  // inputs of 0. Its rows are copied too, unless they are placed. Waits for earlier copies.
-  // REQUIRES: prepared.batch.rows <= rows <= rows_max.
-  absl::Status Load(const PreparedBatch& prepared, int64_t rows, std::span<const Placed> placed /*[groups], or empty*/,
-                    const Stream& stream);
+  // From now on the group's rows are these records, in slots below slots_end; batches bring keys, and someone else
+  // (worker/hot_row_store_gpu.h) fills Lookups::index.
+  void Place(size_t group, const DeviceRecords& records, uint32_t slots_end);
+
+  // Copies a batch, but for its rows, to the input that was not loaded last, and queues its way to the GPU on `copies`;
+  // Input::loaded is its end. REQUIRES: prepared.batch.rows <= rows <= rows_max; whatever reads what that input held is
+  // over.
+  absl::Status Load(const PreparedBatch& prepared, int64_t rows, const Stream& copies);
+  // The one that was loaded last.
+  Input& input() { return inputs_[last_]; }
+
+  // Makes ready what batches share, once no other one is in work: room for the input loaded last.
+  absl::Status MakeRoom(bool with_sums);
+  // Copies the rows of the batch, unless they are placed, to pinned memory; UploadRows queues their way to the GPU.
+  // REQUIRES: the batch was loaded last; MakeRoom.
+  void FillRows(const PreparedBatch& prepared);
+  void UploadRows();
 
   // Grows when memory has been allocated anew, so that what was recorded with addresses (base/cuda/graph.h) is void.
   uint64_t generation() const { return generation_; }
-
-  const float* dense() const { return dense_.device.data(); }
-  const float* labels() const { return labels_.device.data(); }
-  const uint32_t* samples() const { return samples_.device.data(); }
   std::vector<Group>& groups() { return groups_; }
+  DeviceBags Bags(size_t group, const Input& input) const;
+  DeviceRows Rows(size_t group, const Input& input) const;
 
-  // Of the batch loaded last.
-  DeviceBags Bags(const Group& group, int64_t rows) const;
-  // Room for the groups' sums. REQUIRES: Load.
-  absl::Status MakeRoomForSums();
   // Queues the copies of the groups' sums to the host.
-  void FetchSums(const Stream& stream);
-  // A span for each table, [unique, dim], once the stream has passed FetchSums; valid until the next Load.
-  std::span<const std::span<const float>> Sums();
+  void FetchSums();
+  // A span for each table, [unique, dim], once the stream has passed FetchSums; valid until the next MakeRoom.
+  std::span<const std::span<const float>> Sums(const Input& input);
 
  private:
-  DeviceBatch(const JobLayout* layout, int64_t rows_max, Mirror<float> dense, Mirror<float> labels,
-              Mirror<uint32_t> samples)
-      : layout_(layout),
-        rows_max_(rows_max),
-        dense_(std::move(dense)),
-        labels_(std::move(labels)),
-        samples_(std::move(samples)) {}
+  DeviceBatch(const JobLayout* layout, int64_t rows_max, const Stream* stream)
+      : layout_(layout), rows_max_(rows_max), stream_(*stream) {}
 
-  absl::StatusOr<Group> MakeGroup(const std::vector<uint32_t>& tables, const Stream& stream) const;
-  // placed: null, or where the group's rows are.
-  absl::Status MakeRoom(const PreparedBatch& prepared, const Placed* placed, Group* group);
-  void LoadGroup(const PreparedBatch& prepared, int64_t rows, const Placed* placed, Group* group, const Stream& stream);
+  absl::StatusOr<Group> MakeGroup(const std::vector<uint32_t>& tables) const;
+  absl::Status MakeRoomForLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups);
+  void LoadLookups(const PreparedBatch& prepared, int64_t rows, const Group& group, Lookups* lookups,
+                   const Stream& copies);
 
-  const JobLayout* layout_;
-  int64_t rows_max_;
+  const JobLayout* const layout_;
+  const int64_t rows_max_;
+  const Stream& stream_;
   uint64_t generation_ = 0;
-  Mirror<float> dense_;
-  Mirror<float> labels_;
-  Mirror<uint32_t> samples_;
   std::vector<Group> groups_;
+  std::array<Input, 2> inputs_;
+  size_t last_ = 0;
   std::vector<std::span<const float>> sums_;  // [tables]
 };
 

@@ -59,7 +59,7 @@ absl::Status Evaluator::Score(uint64_t step) {
   if (reader_ == nullptr) {
     ASSIGN_OR_RETURN(reader_, BatchReader::Open(reader_options_));
   }
-  Prefetcher prefetcher(std::move(reader_), parts_.layout, parts_.client, /*part_early=*/false);
+  Prefetcher prefetcher(std::move(reader_), parts_.layout, parts_.client, Prefetcher::Keys::kUnique);
   StopSignal::Scope stop(parts_.stop, [&] { prefetcher.Cancel(); });
   logits_.clear();
   labels_.clear();

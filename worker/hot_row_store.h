@@ -2,7 +2,8 @@
 #define SPARROW_WORKER_HOT_ROW_STORE_H_
 
 // Where the rows that a worker holds itself lie, and what is done to them there: in the memory of the CPU or of a GPU.
-// What moves them between here and the servers is worker/hot_rows.h, the same for both.
+// What moves them between here and the servers is worker/hot_rows.h, the same for both. Only names and records of rows
+// that come or go pass through this interface: what a batch finds in the cache, the host of a GPU never sees.
 
 #include <cstdint>
 #include <memory>
@@ -24,39 +25,51 @@ struct HotRowShare {
 };
 
 // A cache (embedding/row_cache.h) for each share, and places beside it for rows of the batch in work that find none in
-// the cache: slots from slots(share) on. Not thread-safe. Errors are final.
+// the cache. A batch goes through Look, ArrivalRoom and TakeArrivals of each share, Place, TakeLeaving, Update,
+// CopyBeside, in this order; Look of the next one may come as soon as its rows are placed, and what follows up to
+// TakeArrivals if none of them lies beside the cache. Not thread-safe. Errors are final.
 class HotRowStore {
  public:
   virtual ~HotRowStore() = default;
 
   virtual uint32_t slots(size_t share) const = 0;  // Of the cache.
 
-  // slots[i] is where names[i] lies in the cache, or kNoSlot. Rows found are used at `step`.
-  virtual absl::Status Find(size_t share, std::span<const RowName> names, uint64_t step,
-                            std::span<uint32_t> slots /*[names]*/) = 0;
+  struct Looked {
+    uint64_t rows = 0;                              // Different ones in the batch.
+    std::vector<std::span<const RowName>> missing;  // [shares]: those not in the cache, each once, table by table.
+  };
+  // Which rows a batch needs, and which of them have to be fetched. Rows found are used at the batch's step. `missing`
+  // is valid until the next Look. ResourceExhausted: more rows than a batch may have.
+  virtual absl::StatusOr<Looked> Look(const PreparedBatch& batch) = 0;
 
-  // Room for n records, slot_bytes apart, which Insert takes; valid until then. ResourceExhausted: more rows than a
-  // batch may have.
-  virtual absl::StatusOr<std::span<char>> ArrivalRoom(size_t share, size_t n) = 0;
-  // Gives the rows in ArrivalRoom slots, in the cache or beside it. What leaves the cache for them is written to
-  // *evicted; only rows used before `step` do. REQUIRES: names unique and not in the cache.
-  virtual absl::Status Insert(size_t share, std::span<const RowName> names, uint64_t step,
-                              std::span<uint32_t> slots /*[names]*/, EvictedRows* evicted) = 0;
+  // Room for the records of the missing rows, slot_bytes apart, in their order; for TakeArrivals, which takes them.
+  virtual std::span<char> ArrivalRoom(size_t share) = 0;
+  virtual void TakeArrivals(size_t share) = 0;
 
-  // All rows of the batch are in place: slots[s] are those of its keys, table by table of share s, in the order of the
-  // batch's partition. Makes them what the trainer reads. The slots stay as they are until Update has returned.
-  virtual absl::Status Ready(PreparedBatch* batch, std::span<const std::vector<uint32_t>> slots) = 0;
+  // Puts the rows that have arrived into the cache, or beside it; only rows that the batch does not use leave the cache
+  // for them. All rows of the batch are in place then: they are what the trainer reads, and stay there until Update has
+  // returned.
+  virtual absl::Status Place(PreparedBatch* batch) = 0;
 
-  // Updates the batch's rows by its gradients, of partition.keys() (a GPU has its own), and marks those in the cache
-  // dirty. InvalidArgument: a gradient is not finite. REQUIRES: Ready.
+  struct Leaving {
+    std::span<const RowName> evicted;  // From the cache,
+    std::span<const char> records;     // [evicted, slot_bytes] and what they were.
+    std::span<const uint32_t> beside;  // Positions among the missing rows of those that lie beside the cache.
+  };
+  // What the last Place has driven out. Valid until the next ArrivalRoom.
+  virtual absl::StatusOr<Leaving> TakeLeaving(size_t share) = 0;
+
+  // Updates the batch's rows by its gradients, of partition.keys(), and marks those in the cache dirty. Nothing to do
+  // on a GPU, whose trainer has done both. InvalidArgument: a gradient is not finite.
   virtual absl::Status Update(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                               const ApplyOptions& options) = 0;
 
-  // Copies the rows in these slots beside the cache.
-  virtual absl::Status CopyBeside(size_t share, std::span<const uint32_t> slots,
-                                  std::span<char> records /*[slots, slot_bytes]*/) = 0;
+  // The rows that lie beside the cache, as they are now, in the order of Leaving.beside: [beside, slot_bytes]. Valid
+  // until the next ArrivalRoom.
+  virtual absl::StatusOr<std::span<const char>> CopyBeside(size_t share) = 0;
 
-  // The dirty rows of slots [first, first + n) of the cache; they stay, clean.
+  // The dirty rows of slots [first, first + n) of the cache; they stay, clean. Between Update of a batch and Place of
+  // the next.
   virtual absl::StatusOr<DirtyRows> TakeDirty(size_t share, uint32_t first, uint32_t n) = 0;
 };
 

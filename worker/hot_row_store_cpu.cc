@@ -17,55 +17,60 @@ constexpr int64_t kGrainRows = 256;  // Of a thread, at least.
 class CpuHotRowStore final : public HotRowStore {
  public:
   CpuHotRowStore(std::span<const HotRowShare> shares, std::span<const TableSpec> tables) : tables_(tables) {
-    for (const HotRowShare& share : shares) {
-      const RowLayout layout = tables[share.tables[0]].Layout();
-      shares_.push_back(
-          {.tables = share.tables,
-           .layout = layout,
-           .cache = std::make_unique<RowCacheCpu>(RowCacheOptions{
-               .layout = layout, .bytes = share.bytes, .batch_rows = std::numeric_limits<uint32_t>::max()}),
-           .arrived = {},
-           .slots = {}});
-    }
+    for (const HotRowShare& share : shares) shares_.emplace_back(share, tables[share.tables[0]].Layout());
   }
 
   uint32_t slots(size_t share) const override { return shares_[share].cache->slots(); }
 
-  absl::Status Find(size_t share, std::span<const RowName> names, uint64_t step, std::span<uint32_t> slots) override {
-    const RowCacheStep at{.step = step, .oldest_in_flight = step};
-    shares_[share].cache->Find(names, &at, slots);
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::span<char>> ArrivalRoom(size_t share, size_t n) override {
-    return Room(&shares_[share].arrived, n * shares_[share].layout.slot_bytes());
-  }
-
-  absl::Status Insert(size_t share, std::span<const RowName> names, uint64_t step, std::span<uint32_t> slots,
-                      EvictedRows* evicted) override {
-    Share& of = shares_[share];
-    *evicted = of.cache->Insert(names, {of.arrived.data(), names.size() * of.layout.slot_bytes()},
-                                {.step = step, .oldest_in_flight = step}, slots);
-    for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i] == kNoSlot) slots[i] = of.cache->slots() + static_cast<uint32_t>(i);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Ready(PreparedBatch* batch, std::span<const std::vector<uint32_t>> slots) override {
+  absl::StatusOr<Looked> Look(const PreparedBatch& batch) override {
+    Looked looked{.rows = batch.partition.rows(), .missing = {}};
     for (size_t s = 0; s < shares_.size(); ++s) {
-      shares_[s].slots = slots[s];
+      Share& share = shares_[s];
+      share.names.clear();
+      for (const uint32_t t : share.tables) {
+        for (const Key key : batch.partition.keys(t)) share.names.push_back({.key = key, .table = t});
+      }
+      share.next_slots.resize(share.names.size());
+      const RowCacheStep at{.step = batch.batch.step, .oldest_in_flight = batch.batch.step};
+      share.cache->Find(share.names, &at, share.next_slots);
+      share.missing = ListMissing(share.names, share.next_slots);
+      looked.missing.emplace_back(share.missing.names);
+    }
+    return looked;
+  }
+
+  std::span<char> ArrivalRoom(size_t share) override {
+    return Room(&shares_[share].arrived, shares_[share].missing.names.size() * shares_[share].layout.slot_bytes());
+  }
+
+  void TakeArrivals(size_t) override {}
+
+  absl::Status Place(PreparedBatch* batch) override {
+    const RowCacheStep at{.step = batch->batch.step, .oldest_in_flight = batch->batch.step};
+    for (size_t s = 0; s < shares_.size(); ++s) {
+      Share& share = shares_[s];
+      const size_t n = share.missing.names.size();
+      std::vector<uint32_t> slots(n);
+      share.evicted =
+          share.cache->Insert(share.missing.names, {share.arrived.data(), n * share.layout.slot_bytes()}, at, slots);
+      for (const uint32_t i : share.evicted.refused) slots[i] = share.cache->slots() + i;
+      std::swap(share.slots, share.next_slots);
+      for (size_t i = 0; i < n; ++i) share.slots[share.missing.positions[i]] = slots[i];
       ForEachTable(*batch, s, [&](uint32_t table, std::span<const uint32_t> of_table) {
-        const RowLayout& layout = shares_[s].layout;
         ParallelFor(static_cast<int64_t>(of_table.size()), kGrainRows, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
-            std::copy_n(layout.Weights(Record(&shares_[s], of_table[i])), layout.dim(),
-                        batch->rows[table].data() + i * layout.dim());
+            std::copy_n(share.layout.Weights(Record(&share, of_table[i])), share.layout.dim(),
+                        batch->rows[table].data() + i * share.layout.dim());
           }
         });
       });
     }
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<Leaving> TakeLeaving(size_t share) override {
+    const EvictedRows& evicted = shares_[share].evicted;
+    return Leaving{.evicted = evicted.names, .records = evicted.records, .beside = evicted.refused};
   }
 
   absl::Status Update(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
@@ -95,12 +100,15 @@ class CpuHotRowStore final : public HotRowStore {
     return absl::OkStatus();
   }
 
-  absl::Status CopyBeside(size_t share, std::span<const uint32_t> slots, std::span<char> records) override {
-    const uint64_t slot_bytes = shares_[share].layout.slot_bytes();
-    for (size_t i = 0; i < slots.size(); ++i) {
-      std::memcpy(records.data() + i * slot_bytes, Record(&shares_[share], slots[i]), slot_bytes);
+  absl::StatusOr<std::span<const char>> CopyBeside(size_t share) override {
+    Share& of = shares_[share];
+    const std::vector<uint32_t>& refused = of.evicted.refused;
+    const uint64_t slot_bytes = of.layout.slot_bytes();
+    const std::span<char> records = Room(&of.beside, refused.size() * slot_bytes);
+    for (size_t i = 0; i < refused.size(); ++i) {
+      std::memcpy(records.data() + i * slot_bytes, of.arrived.data() + refused[i] * slot_bytes, slot_bytes);
     }
-    return absl::OkStatus();
+    return records;
   }
 
   absl::StatusOr<DirtyRows> TakeDirty(size_t share, uint32_t first, uint32_t n) override {
@@ -109,11 +117,24 @@ class CpuHotRowStore final : public HotRowStore {
 
  private:
   struct Share {
+    Share(const HotRowShare& share, const RowLayout& layout)
+        : tables(share.tables),
+          layout(layout),
+          cache(std::make_unique<RowCacheCpu>(RowCacheOptions{
+              .layout = layout, .bytes = share.bytes, .batch_rows = std::numeric_limits<uint32_t>::max()})) {}
+
     std::vector<uint32_t> tables;
     RowLayout layout;
     std::unique_ptr<RowCacheCpu> cache;
-    std::vector<char> arrived;        // [.., slot_bytes]: the places beside the cache.
-    std::span<const uint32_t> slots;  // Of the batch in work.
+    // Of the batch looked up last, by the order of its partition's keys:
+    std::vector<RowName> names;
+    std::vector<uint32_t> next_slots;
+    MissingRows missing;
+    std::vector<char> arrived;  // [.., slot_bytes]: the places beside the cache.
+    // Of the batch placed last:
+    std::vector<uint32_t> slots;
+    EvictedRows evicted;
+    std::vector<char> beside;  // Of CopyBeside.
   };
 
   static char* Record(Share* share, uint32_t slot) {
@@ -127,7 +148,7 @@ class CpuHotRowStore final : public HotRowStore {
     size_t first = 0;
     for (const uint32_t table : shares_[share].tables) {
       const size_t n = batch.partition.keys(table).size();
-      body(table, shares_[share].slots.subspan(first, n));
+      body(table, std::span<const uint32_t>(shares_[share].slots).subspan(first, n));
       first += n;
     }
   }

@@ -1,14 +1,16 @@
 #include "worker/hot_row_store_gpu.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
+#include "base/cuda/mirror.h"
 #include "base/status_macros.h"
+#include "embedding/dedup_gpu.h"
+#include "embedding/lookup_slots_gpu.h"
 #include "embedding/row_cache_gpu.h"
 #include "worker/gpu_reserve.h"
 
@@ -21,158 +23,155 @@ constexpr uint64_t kBatchRowsMax = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kPieceRows = 65536;  // That leave the cache at once for a checkpoint, of a small batch;
 constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // fewer of large rows.
 
-class Store final : public HotRowStoreGpu {
+// How much of a list is copied to the host before its length is known: about what it was in the step before.
+class Guess {
  public:
-  explicit Store(const Parts& parts) : parts_(parts) {}
+  size_t Of(size_t most) const { return std::min(most, next_); }
+  void Learn(size_t length) { next_ = length + length / 4 + 64; }
+
+ private:
+  size_t next_ = 64;
+};
+
+class GpuHotRowStore final : public HotRowStore {
+ public:
+  explicit GpuHotRowStore(const GpuHotRowStoreParts& parts)
+      : parts_(parts), compute_(*parts.compute), beside_(*parts.beside) {}
+
+  ~GpuHotRowStore() override {  // What is queued still uses the memory.
+    beside_.Synchronize();
+    compute_.Synchronize();
+  }
 
   absl::Status Prepare() {
-    for (const HotRowShare& share : parts_.shares) {
-      ASSIGN_OR_RETURN(Share made, MakeShare(share));
+    for (size_t s = 0; s < parts_.shares.size(); ++s) {
+      ASSIGN_OR_RETURN(Share made, MakeShare(parts_.shares[s]));
+      parts_.batch->Place(s, made.cache->records(), made.cache->slots() + made.batch_rows);
       shares_.push_back(std::move(made));
     }
     ASSIGN_OR_RETURN(step_, Mirror<RowCacheStep>::Make(1, "a step of the row cache"));
-    ASSIGN_OR_RETURN(sparse_step_, Mirror<SparseStep>::Make(1, "a step of rows' optimizers"));
-    ASSIGN_OR_RETURN(refused_, Mirror<uint64_t>::Make(1, "the number of refused rows"));
-    parts_.stream->Synchronize();  // The caches are clear, for the other stream too.
+    compute_.Synchronize();  // The caches are clear, for the other stream too.
     return CheckGpuReserve("train.hot_rows leave too little");
   }
 
   uint32_t slots(size_t share) const override { return shares_[share].cache->slots(); }
 
-  absl::Status Find(size_t s, std::span<const RowName> names, uint64_t step, std::span<uint32_t> slots) override {
-    Share& share = shares_[s];
-    RETURN_IF_ERROR(CheckRows(share, names.size()));
-    // A stream of its own: the step in work changes records, this one only reads the index.
-    SetStep(step, find_);
-    std::copy(names.begin(), names.end(), share.names->host.data());
-    share.names->Upload(names.size(), find_);
-    share.cache->Find(Names(share, names.size()), step_->device.data(), share.slots->device.data(), /*values=*/nullptr,
-                      find_);
-    share.slots->Fetch(names.size(), find_);
-    find_.Synchronize();
-    std::copy_n(share.slots->host.data(), names.size(), slots.data());
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::span<char>> ArrivalRoom(size_t s, size_t n) override {
-    RETURN_IF_ERROR(CheckRows(shares_[s], n));
-    return std::span<char>(shares_[s].arrivals->data(), n * shares_[s].layout.slot_bytes());
-  }
-
-  absl::Status Insert(size_t s, std::span<const RowName> names, uint64_t step, std::span<uint32_t> slots,
-                      EvictedRows* evicted) override {
-    Share& share = shares_[s];
-    const Stream& stream = *parts_.stream;
-    const uint64_t slot_bytes = share.layout.slot_bytes();
-    *evicted = EvictedRows();
-    if (names.empty()) return absl::OkStatus();
-    SetStep(step, stream);
-    std::copy(names.begin(), names.end(), share.names->host.data());
-    share.names->Upload(names.size(), stream);
-    char* const beside = share.cache->records().data + share.cache->slots() * slot_bytes;
-    internal::CopyToDevice(beside, share.arrivals->data(), names.size() * slot_bytes, stream);
-    share.cache->Insert(Names(share, names.size()), beside, step_->device.data(), share.slots->device.data(),
-                        {.names = share.evicted_names->device.data(),
-                         .records = share.evicted_records->data(),
-                         .dirty = share.evicted_dirty->data(),
-                         .count = share.counts->device.data(),
-                         .refused = share.refused->data(),
-                         .refused_count = share.counts->device.data() + 1},
-                        stream);
-    share.slots->Fetch(names.size(), stream);
-    share.counts->Fetch(2, stream);
-    stream.Synchronize();
-    const uint32_t evictions = share.counts->host.data()[0];
-    share.evicted_names->Fetch(evictions, stream);
-    evicted->records.resize(evictions * slot_bytes);
-    // Through pinned memory that is free now: what arrived lies on the GPU, and no more rows leave than arrive.
-    internal::CopyToHost(share.arrivals->data(), share.evicted_records->data(), evictions * slot_bytes, stream);
-    stream.Synchronize();
-    std::memcpy(evicted->records.data(), share.arrivals->data(), evictions * slot_bytes);
-    evicted->names.assign(share.evicted_names->host.data(), share.evicted_names->host.data() + evictions);
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const uint32_t slot = share.slots->host.data()[i];
-      slots[i] = slot == kNoSlot ? share.cache->slots() + static_cast<uint32_t>(i) : slot;
+  absl::StatusOr<Looked> Look(const PreparedBatch& batch) override {
+    // Beside the step in work, which changes records; this only reads the index, once that step's rows are in it.
+    beside_.WaitFor(placed_);
+    // Rows used at the batch's step are pinned.
+    *step_.host.data() = {.step = batch.batch.step, .oldest_in_flight = batch.batch.step};
+    step_.Upload(1, beside_);
+    for (size_t s = 0; s < shares_.size(); ++s) RETURN_IF_ERROR(QueueLook(s));
+    beside_.Synchronize();
+    Looked looked;
+    bool all = true;
+    for (Share& share : shares_) {
+      const size_t copied = share.missing_guess.Of(share.batch_rows);
+      share.unique = share.looked.host.data()[0];
+      share.missing = share.looked.host.data()[1];
+      if (share.unique > share.batch_rows) return TooManyRows(share);
+      looked.rows += share.unique;
+      looked.missing.emplace_back(share.missing_names.host.data(), share.missing);
+      share.missing_guess.Learn(share.missing);
+      if (share.missing <= copied) continue;
+      all = false;
+      share.missing_names.Fetch(share.missing, beside_);
     }
-    return absl::OkStatus();
+    if (!all) beside_.Synchronize();
+    return looked;
   }
 
-  absl::Status Ready(PreparedBatch*, std::span<const std::vector<uint32_t>> slots) override {
-    placed_.clear();
-    for (size_t s = 0; s < shares_.size(); ++s) {
-      placed_.push_back({.records = shares_[s].cache->records(),
-                         .slots_end = shares_[s].cache->slots() + shares_[s].batch_rows,
-                         .slots = slots[s]});
-    }
-    return absl::OkStatus();
+  std::span<char> ArrivalRoom(size_t s) override {
+    Share& share = shares_[s];
+    return {share.moving->data(), share.missing * share.layout.slot_bytes()};
   }
 
-  std::span<const DeviceBatch::Placed> placed() const override { return placed_; }
+  void TakeArrivals(size_t s) override {
+    Share& share = shares_[s];
+    internal::CopyToDevice(Staging(share), share.moving->data(), share.missing * share.layout.slot_bytes(), beside_);
+  }
 
-  absl::Status Update(const PreparedBatch&, std::span<const std::span<const float>>,
-                      const ApplyOptions& options) override {
-    const Stream& stream = *parts_.stream;
-    *sparse_step_->host.data() = {.gradient_scale = options.gradient_scale / parts_.user->gradients_scale(),
-                                  .learning_rate_factor = options.learning_rate_factor,
-                                  .step = options.step};
-    sparse_step_->Upload(1, stream);
-    refused_->device.Fill(0, stream);
+  absl::Status Place(PreparedBatch*) override {
+    arrived_.Record(beside_);
+    compute_.WaitFor(arrived_);
     for (size_t s = 0; s < shares_.size(); ++s) {
       Share& share = shares_[s];
-      parts_.user->UpdateRows(s, parts_.tables[parts_.shares[s].tables[0]].optimizer, sparse_step_->device.data(),
-                              refused_->device.data());
-      const std::span<const uint32_t> slots = placed_[s].slots;
-      std::copy(slots.begin(), slots.end(), share.dirty_slots->host.data());
-      share.dirty_slots->Upload(slots.size(), stream);
-      share.cache->MarkDirty(share.dirty_slots->device.data(), static_cast<uint32_t>(slots.size()), /*count=*/nullptr,
-                             stream);
+      const uint32_t missing = share.missing;
+      share.leaving.reset();
+      share.arrivals = missing;
+      if (missing > 0) {
+        share.cache->Insert({.data = share.missing_names.device.data(), .max = missing}, Staging(share),
+                            step_.device.data(), share.given->data(),
+                            {.names = share.evicted_names.device.data(),
+                             .records = share.evicted_records->data(),
+                             .dirty = share.evicted_dirty->data(),
+                             .count = share.left.device.data(),
+                             .refused = share.refused.device.data(),
+                             .refused_count = share.left.device.data() + 1},
+                            compute_);
+        PlaceMissingGpu(share.missing_at->data(), missing, share.cache->slots(), share.given->data(),
+                        share.unique_slots->data(), compute_);
+      }
+      share.cache->MarkDirty(share.unique_slots->data(), share.unique, /*count=*/nullptr, compute_);
+      DeviceBatch::Lookups& lookups = parts_.batch->input().groups[s];
+      SlotsOfLookupsGpu(share.index->data(), lookups.count, share.unique_slots->data(), lookups.index.device.data(),
+                        compute_);
     }
-    refused_->Fetch(1, stream);
-    stream.Synchronize();
-    if (*refused_->host.data() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("step ", options.step, ": the gradients of ", *refused_->host.data(),
-                                                   " rows are not finite: training has diverged; lower the learning "
-                                                   "rates"));
+    placed_.Record(compute_);
+    return absl::OkStatus();
   }
 
-  absl::Status CopyBeside(size_t s, std::span<const uint32_t> slots, std::span<char> records) override {
-    if (slots.empty()) return absl::OkStatus();
+  absl::StatusOr<Leaving> TakeLeaving(size_t s) override {
     Share& share = shares_[s];
-    const uint64_t slot_bytes = share.layout.slot_bytes();
-    const uint32_t cached = share.cache->slots();
-    // All up to the last: one copy, and mostly all of them are wanted.
-    const size_t n = *std::max_element(slots.begin(), slots.end()) - cached + 1;
-    internal::CopyToHost(share.arrivals->data(), share.cache->records().data + cached * slot_bytes, n * slot_bytes,
-                         *parts_.stream);
-    parts_.stream->Synchronize();
-    for (size_t i = 0; i < slots.size(); ++i) {
-      std::memcpy(records.data() + i * slot_bytes, share.arrivals->data() + size_t{slots[i] - cached} * slot_bytes,
-                  slot_bytes);
-    }
+    if (share.arrivals == 0) share.leaving = {0, 0};
+    if (!share.leaving.has_value()) FetchLeaving(&share);
+    const auto [evicted, beside] = *share.leaving;
+    return Leaving{.evicted = {share.evicted_names.host.data(), evicted},
+                   .records = {share.moving->data(), evicted * share.layout.slot_bytes()},
+                   .beside = {share.refused.host.data(), beside}};
+  }
+
+  absl::Status Update(const PreparedBatch&, std::span<const std::span<const float>>, const ApplyOptions&) override {
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::span<const char>> CopyBeside(size_t s) override {
+    Share& share = shares_[s];
+    const auto [evicted, beside] = *share.leaving;
+    const uint64_t slot_bytes = share.layout.slot_bytes();
+    if (beside == 0) return std::span<const char>();
+    // Behind what was evicted: both together are no more than have arrived.
+    char* const on_gpu = share.evicted_records->data() + evicted * slot_bytes;
+    char* const here = share.moving->data() + evicted * slot_bytes;
+    SlotsOfLookupsGpu(share.refused.device.data(), beside, share.given->data(), share.slots_beside->data(), compute_);
+    share.cache->CopyRows(share.slots_beside->data(), beside, share.left.device.data() + 1, on_gpu, compute_);
+    internal::CopyToHost(here, on_gpu, beside * slot_bytes, compute_);
+    compute_.Synchronize();
+    return std::span<const char>(here, beside * slot_bytes);
   }
 
   absl::StatusOr<DirtyRows> TakeDirty(size_t s, uint32_t first, uint32_t n) override {
     Share& share = shares_[s];
-    const Stream& stream = *parts_.stream;
     const uint64_t slot_bytes = share.layout.slot_bytes();
+    beside_.Synchronize();  // What was in `moving` is where it was to go.
     DirtyRows dirty;
     for (const uint64_t end = uint64_t{first} + n; first < end;) {
       const uint32_t some = static_cast<uint32_t>(std::min<uint64_t>(end - first, share.batch_rows));
       share.cache->TakeDirty(first, some,
-                             {.names = share.evicted_names->device.data(),
+                             {.names = share.evicted_names.device.data(),
                               .records = share.evicted_records->data(),
                               .rows_max = share.batch_rows,
-                              .count = share.counts->device.data()},
-                             stream);
-      share.counts->Fetch(1, stream);
-      stream.Synchronize();
-      const uint32_t taken = share.counts->host.data()[0];
-      share.evicted_names->Fetch(taken, stream);
-      internal::CopyToHost(share.arrivals->data(), share.evicted_records->data(), taken * slot_bytes, stream);
-      stream.Synchronize();
-      dirty.names.insert(dirty.names.end(), share.evicted_names->host.data(), share.evicted_names->host.data() + taken);
-      dirty.records.insert(dirty.records.end(), share.arrivals->data(), share.arrivals->data() + taken * slot_bytes);
+                              .count = share.left.device.data()},
+                             compute_);
+      share.left.Fetch(1, compute_);
+      compute_.Synchronize();
+      const uint32_t taken = share.left.host.data()[0];
+      share.evicted_names.Fetch(taken, compute_);
+      internal::CopyToHost(share.moving->data(), share.evicted_records->data(), taken * slot_bytes, compute_);
+      compute_.Synchronize();
+      dirty.names.insert(dirty.names.end(), share.evicted_names.host.data(), share.evicted_names.host.data() + taken);
+      dirty.records.insert(dirty.records.end(), share.moving->data(), share.moving->data() + taken * slot_bytes);
       first += some;
     }
     return dirty;
@@ -185,16 +184,104 @@ class Store final : public HotRowStoreGpu {
     RowLayout layout;
     uint32_t batch_rows;  // Of a batch, at most.
     std::optional<RowCacheGpu> cache;
-    std::optional<Mirror<RowName>> names;  // Each [batch_rows].
-    std::optional<Mirror<uint32_t>> slots;
-    std::optional<Mirror<uint32_t>> dirty_slots;
-    std::optional<PinnedBuffer<char>> arrivals;  // [batch_rows, slot_bytes]
-    std::optional<Mirror<RowName>> evicted_names;
-    std::optional<DeviceBuffer<char>> evicted_records;  // [batch_rows, slot_bytes]
+
+    // Of the look-ups, with room for `lookups`:
+    uint32_t lookups = 0;
+    std::optional<DeviceBuffer<RowName>> names;
+    std::optional<DeviceBuffer<RowName>> unique_names;
+    std::optional<DeviceBuffer<uint32_t>> index;  // Of each look-up, its name among the unique ones.
+    std::optional<DeviceBuffer<char>> workspace;
+
+    // Of the batch looked up last:
+    uint32_t unique = 0;
+    uint32_t missing = 0;
+    Guess missing_guess;
+    Mirror<uint32_t> looked = Mirror<uint32_t>::Empty();  // [2]: unique names, missing ones
+    std::optional<DeviceBuffer<uint32_t>> unique_slots;   // [batch_rows], as all below
+    Mirror<RowName> missing_names = Mirror<RowName>::Empty();
+    std::optional<DeviceBuffer<uint32_t>> missing_at;  // Positions among the unique names.
+
+    // Of the batch placed last:
+    uint32_t arrivals = 0;
+    std::optional<std::pair<uint32_t, uint32_t>> leaving;  // How many were evicted, and lie beside; none: not known.
+    Guess evicted_guess, beside_guess;
+    Mirror<uint32_t> left = Mirror<uint32_t>::Empty();  // [2]: the same
+    std::optional<DeviceBuffer<uint32_t>> given;        // Slots of those that arrived.
+    Mirror<RowName> evicted_names = Mirror<RowName>::Empty();
+    std::optional<DeviceBuffer<char>> evicted_records;  // [.., slot_bytes]
     std::optional<DeviceBuffer<uint8_t>> evicted_dirty;
-    std::optional<DeviceBuffer<uint32_t>> refused;
-    std::optional<Mirror<uint32_t>> counts;  // [2]: evicted or dirty, refused
+    Mirror<uint32_t> refused = Mirror<uint32_t>::Empty();
+    std::optional<DeviceBuffer<uint32_t>> slots_beside;
+    std::optional<PinnedBuffer<char>> moving;  // [.., slot_bytes]: records that come or go.
   };
+
+  char* Staging(Share& share) const {
+    return share.cache->records().data + share.cache->slots() * share.layout.slot_bytes();
+  }
+
+  // From the keys of the share's look-ups to the names that are missing.
+  absl::Status QueueLook(size_t s) {
+    Share& share = shares_[s];
+    const DeviceBatch::Group& group = parts_.batch->groups()[s];
+    const DeviceBatch::Input& input = parts_.batch->input();
+    const DeviceBatch::Lookups& lookups = input.groups[s];
+    RETURN_IF_ERROR(MakeRoom(lookups.count, &share));
+    uint32_t* const counts = share.looked.device.data();
+    NameLookupsGpu({.keys = lookups.keys.device.data(),
+                    .offsets = lookups.offsets.device.data(),
+                    .tables = group.table_of.device.data(),
+                    .features = static_cast<uint32_t>(group.features.size()),
+                    .samples = static_cast<uint32_t>(input.rows),
+                    .lookups = lookups.count},
+                   share.names->data(), beside_);
+    UniqueNamesGpu({.data = share.names->data(), .max = lookups.count},
+                   {.names = share.unique_names->data(), .count = counts, .index = share.index->data()},
+                   {.data = share.workspace->data(), .bytes = share.workspace->size()}, beside_);
+    const DeviceNames unique{
+        .data = share.unique_names->data(), .max = std::min(lookups.count, share.batch_rows), .count = counts};
+    share.cache->Find(unique, step_.device.data(), share.unique_slots->data(), /*values=*/nullptr, beside_);
+    share.cache->ListMissing(
+        unique, share.unique_slots->data(),
+        {.names = share.missing_names.device.data(), .positions = share.missing_at->data(), .count = counts + 1},
+        beside_);
+    share.looked.Fetch(2, beside_);
+    share.missing_names.Fetch(share.missing_guess.Of(share.batch_rows), beside_);
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeRoom(uint32_t lookups, Share* share) {
+    if (share->index.has_value() && lookups <= share->lookups) return absl::OkStatus();
+    share->lookups = static_cast<uint32_t>(std::min<uint64_t>(lookups + uint64_t{lookups} / 4 + 1, kBatchRowsMax));
+    compute_.Synchronize();  // The step in work may not have its look-ups' slots yet.
+    RETURN_IF_ERROR(Allocate(share->lookups, "the names of a batch's look-ups", &share->names));
+    RETURN_IF_ERROR(Allocate(share->lookups, "the names of a batch's rows", &share->unique_names));
+    RETURN_IF_ERROR(Allocate(share->lookups, "the rows of a batch's look-ups", &share->index));
+    return Allocate(UniqueWorkspaceBytes(share->lookups), "the search for equal look-ups", &share->workspace);
+  }
+
+  // Copies what the last Insert has driven out to the host, and its length.
+  void FetchLeaving(Share* share) {
+    const uint64_t slot_bytes = share->layout.slot_bytes();
+    const auto fetch_evicted = [&](size_t n) {
+      share->evicted_names.Fetch(n, beside_);
+      internal::CopyToHost(share->moving->data(), share->evicted_records->data(), n * slot_bytes, beside_);
+    };
+    const size_t evicted_copied = share->evicted_guess.Of(share->arrivals);
+    const size_t beside_copied = share->beside_guess.Of(share->arrivals);
+    beside_.WaitFor(placed_);
+    share->left.Fetch(2, beside_);
+    fetch_evicted(evicted_copied);
+    share->refused.Fetch(beside_copied, beside_);
+    beside_.Synchronize();
+    const uint32_t evicted = share->left.host.data()[0];
+    const uint32_t beside = share->left.host.data()[1];
+    if (evicted > evicted_copied) fetch_evicted(evicted);
+    if (beside > beside_copied) share->refused.Fetch(beside, beside_);
+    if (evicted > evicted_copied || beside > beside_copied) beside_.Synchronize();
+    share->evicted_guess.Learn(evicted);
+    share->beside_guess.Learn(beside);
+    share->leaving = {evicted, beside};
+  }
 
   // As many rows as a batch can have of these tables.
   uint64_t BatchRows(const HotRowShare& share) const {
@@ -213,12 +300,20 @@ class Store final : public HotRowStoreGpu {
     return std::min(rows, kBatchRowsMax);
   }
 
+  template <typename T>
+  static absl::Status Allocate(size_t n, absl::string_view what, std::optional<DeviceBuffer<T>>* buffer) {
+    buffer->reset();  // There may not be memory for both.
+    ASSIGN_OR_RETURN(DeviceBuffer<T> made, AllocateOnDevice<T>(n, what));
+    buffer->emplace(std::move(made));
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<Share> MakeShare(const HotRowShare& share) {
     Share made(parts_.tables[share.tables[0]].Layout(), static_cast<uint32_t>(BatchRows(share)));
     const size_t n = made.batch_rows;
     const RowCacheOptions options{
         .layout = made.layout, .bytes = share.bytes, .staging_rows = made.batch_rows, .batch_rows = made.batch_rows};
-    made.cache = RowCacheGpu::Make(options, *parts_.stream);
+    made.cache = RowCacheGpu::Make(options, compute_);
     if (!made.cache.has_value()) {
       return GpuIsOutOfMemory(
           absl::StrCat("train.hot_rows of table \"", parts_.tables[share.tables[0]].name, "\"",
@@ -226,48 +321,43 @@ class Store final : public HotRowStoreGpu {
                        " need ", RowCacheGpu::Bytes(options), " bytes"));
     }
     const size_t record_bytes = n * made.layout.slot_bytes();
-    ASSIGN_OR_RETURN(made.names, Mirror<RowName>::Make(n, "the names of a batch's rows"));
-    ASSIGN_OR_RETURN(made.slots, Mirror<uint32_t>::Make(n, "the slots of a batch's rows"));
-    ASSIGN_OR_RETURN(made.dirty_slots, Mirror<uint32_t>::Make(n, "the slots of a batch's rows"));
-    ASSIGN_OR_RETURN(made.arrivals, AllocatePinned<char>(record_bytes, "the rows that come and go in a step"));
+    ASSIGN_OR_RETURN(made.looked, Mirror<uint32_t>::Make(2, "the numbers of a batch's rows"));
+    RETURN_IF_ERROR(Allocate(n, "the slots of a batch's rows", &made.unique_slots));
+    ASSIGN_OR_RETURN(made.missing_names, Mirror<RowName>::Make(n, "the names of missing rows"));
+    RETURN_IF_ERROR(Allocate(n, "the positions of missing rows", &made.missing_at));
+    ASSIGN_OR_RETURN(made.left, Mirror<uint32_t>::Make(2, "the numbers of evicted rows"));
+    RETURN_IF_ERROR(Allocate(n, "the slots of missing rows", &made.given));
     ASSIGN_OR_RETURN(made.evicted_names, Mirror<RowName>::Make(n, "the names of evicted rows"));
-    ASSIGN_OR_RETURN(made.evicted_records, AllocateOnDevice<char>(record_bytes, "evicted rows"));
-    ASSIGN_OR_RETURN(made.evicted_dirty, AllocateOnDevice<uint8_t>(n, "the marks of evicted rows"));
-    ASSIGN_OR_RETURN(made.refused, AllocateOnDevice<uint32_t>(n, "the list of refused rows"));
-    ASSIGN_OR_RETURN(made.counts, Mirror<uint32_t>::Make(2, "the numbers of evicted rows"));
+    RETURN_IF_ERROR(Allocate(record_bytes, "evicted rows", &made.evicted_records));
+    RETURN_IF_ERROR(Allocate(n, "the marks of evicted rows", &made.evicted_dirty));
+    ASSIGN_OR_RETURN(made.refused, Mirror<uint32_t>::Make(n, "the list of refused rows"));
+    RETURN_IF_ERROR(Allocate(n, "the slots of refused rows", &made.slots_beside));
+    ASSIGN_OR_RETURN(PinnedBuffer<char> moving,
+                     AllocatePinned<char>(record_bytes, "the rows that come and go in a step"));
+    made.moving.emplace(std::move(moving));
     return made;
   }
 
-  static absl::Status CheckRows(const Share& share, size_t rows) {
-    if (rows <= share.batch_rows) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a batch reads ", rows, " different rows of dimension ", share.layout.dim(), ", with train.hot_rows on a GPU ",
-        share.batch_rows, " at most (", kBagIdsMax, " for a sample and feature); make the batch smaller"));
+  static absl::Status TooManyRows(const Share& share) {
+    return absl::ResourceExhaustedError(absl::StrCat("a batch reads ", share.unique, " different rows of dimension ",
+                                                     share.layout.dim(), ", with train.hot_rows on a GPU ",
+                                                     share.batch_rows, " at most (", kBagIdsMax,
+                                                     " for a sample and feature); make the batch smaller"));
   }
 
-  static DeviceNames Names(const Share& share, size_t n) {
-    return {.data = share.names->device.data(), .max = static_cast<uint32_t>(n), .count = nullptr};
-  }
-
-  // Rows used at the step in work are pinned.
-  void SetStep(uint64_t step, const Stream& stream) {
-    *step_->host.data() = {.step = step, .oldest_in_flight = step};
-    step_->Upload(1, stream);
-  }
-
-  const Parts parts_;
-  Stream find_;
+  const GpuHotRowStoreParts parts_;
+  const Stream& compute_;
+  const Stream& beside_;
   std::vector<Share> shares_;
-  std::optional<Mirror<RowCacheStep>> step_;
-  std::optional<Mirror<SparseStep>> sparse_step_;
-  std::optional<Mirror<uint64_t>> refused_;
-  std::vector<DeviceBatch::Placed> placed_;
+  Mirror<RowCacheStep> step_ = Mirror<RowCacheStep>::Empty();
+  Event arrived_;  // The missing rows, on the GPU.
+  Event placed_;   // The batch's rows; look-ups have their slots.
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HotRowStoreGpu>> HotRowStoreGpu::Make(const Parts& parts) {
-  auto store = std::make_unique<Store>(parts);
+absl::StatusOr<std::unique_ptr<HotRowStore>> MakeGpuHotRowStore(const GpuHotRowStoreParts& parts) {
+  auto store = std::make_unique<GpuHotRowStore>(parts);
   RETURN_IF_ERROR(store->Prepare());
   return store;
 }

@@ -73,25 +73,17 @@ HotRows::HotRows(const Parts& parts)
       tables_(parts.tables),
       shares_(parts.shares),
       store_(parts.store),
-      evicted_(parts.shares.size()),
-      slots_(parts.shares.size()),
       beside_(parts.shares.size()),
-      beside_names_(parts.shares.size()),
-      beside_records_(parts.shares.size()),
       pull_(parts.client),
       push_(parts.client) {
   for (const TableSpec& spec : tables_) {
     CHECK(spec.storage == RowType::kFloat32 && !spec.admission.enabled() && !spec.eviction.enabled()) << spec.name;
+    layouts_.push_back(spec.Layout());
   }
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    bytes_ += store_->slots(s) * RowCacheSlotBytes(tables_[shares_[s].tables[0]].Layout());
-  }
+  for (size_t s = 0; s < shares_.size(); ++s) bytes_ += store_->slots(s) * RowCacheSlotBytes(LayoutOf(s));
   metrics_.hot_row_bytes.Add(static_cast<double>(bytes_));
-  for (BatchRows* batch : {&now_, &next_}) {
-    batch->shares.resize(shares_.size());
-    batch->missing.resize(tables_.size());
-    batch->pulled.resize(tables_.size());
-  }
+  incoming_.keys.resize(tables_.size());
+  incoming_.records.resize(tables_.size());
   outgoing_.keys.resize(tables_.size());
   outgoing_.records.resize(tables_.size());
   outgoing_.bytes.resize(tables_.size());
@@ -101,89 +93,85 @@ HotRows::HotRows(const Parts& parts)
 HotRows::~HotRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(bytes_)); }
 
 absl::Status HotRows::StartPull(PreparedBatch* batch) {
+  ASSIGN_OR_RETURN(looked_, store_->Look(*batch));
   uint64_t rows_missing = 0;
-  for (std::vector<Key>& missing : next_.missing) missing.clear();
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    BatchShare& share = next_.shares[s];
-    share.names.clear();
-    for (const uint32_t t : shares_[s].tables) {
-      for (const Key key : batch->partition.keys(t)) share.names.push_back({.key = key, .table = t});
-    }
-    share.slots.resize(share.names.size());
-    RETURN_IF_ERROR(store_->Find(s, share.names, batch->batch.step, share.slots));
-    share.missing_at.clear();
-    for (uint32_t i = 0; i < share.names.size(); ++i) {
-      if (share.slots[i] != kNoSlot) continue;
-      next_.missing[share.names[i].table].push_back(share.names[i].key);
-      share.missing_at.push_back(i);
-    }
-    rows_missing += share.missing_at.size();
+  for (std::vector<Key>& keys : incoming_.keys) keys.clear();
+  for (const std::span<const RowName> missing : looked_.missing) {
+    for (const RowName& name : missing) incoming_.keys[name.table].push_back(name.key);
+    rows_missing += missing.size();
   }
-  metrics_.hot_row_hits.Add(static_cast<double>(batch->partition.rows() - rows_missing));
+  metrics_.hot_row_hits.Add(static_cast<double>(looked_.rows - rows_missing));
   metrics_.hot_row_misses.Add(static_cast<double>(rows_missing));
-  const std::vector<std::span<const Key>> missing(next_.missing.begin(), next_.missing.end());
-  client_->PartitionRecords(missing, returning_.get(), &next_.partition);
-  std::vector<std::span<float>> pulled;
+  const std::vector<std::span<const Key>> keys(incoming_.keys.begin(), incoming_.keys.end());
+  client_->PartitionRecords(keys, returning_.get(), &incoming_.partition);
+  std::vector<std::span<float>> records;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    pulled.push_back(Room(&next_.pulled[t], missing[t].size() * tables_[t].Layout().record_bytes() / sizeof(float)));
+    records.push_back(Room(&incoming_.records[t], keys[t].size() * layouts_[t].record_bytes() / sizeof(float)));
   }
-  pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_, .records = true}, &next_.partition, pulled);
+  incoming_.arrived = false;
+  pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_, .records = true}, &incoming_.partition,
+              records);
+  return Continue();
+}
+
+absl::Status HotRows::Continue() {
+  if (incoming_.arrived) return absl::OkStatus();
+  pull_.AskForPending();
+  if (pushed_early_ && pull_.Ready()) return TakeArrivals();
+  return absl::OkStatus();
+}
+
+absl::Status HotRows::TakeArrivals() {
+  RETURN_IF_ERROR(pull_.Finish());
+  metrics_.rows_pulled.Add(static_cast<double>(incoming_.partition.rows()));
+  metrics_.pull_bytes.Add(static_cast<double>(pull_.bytes()));
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    const RowLayout& layout = LayoutOf(s);
+    char* to = store_->ArrivalRoom(s).data();
+    for (const uint32_t t : shares_[s].tables) {
+      const std::span<const uint32_t> position = incoming_.partition.position(t);
+      const char* const records = reinterpret_cast<const char*>(incoming_.records[t].data());
+      const int64_t rows = static_cast<int64_t>(incoming_.keys[t].size());
+      ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const size_t from = position.empty() ? static_cast<size_t>(i) : position[i];
+          std::memcpy(to + i * layout.slot_bytes(), records + from * layout.record_bytes(), layout.record_bytes());
+        }
+      });
+      to += rows * layout.slot_bytes();
+    }
+    store_->TakeArrivals(s);
+  }
+  incoming_.arrived = true;
   return absl::OkStatus();
 }
 
 absl::Status HotRows::FinishPull(PreparedBatch* batch) {
-  RETURN_IF_ERROR(pull_.Finish());
-  metrics_.rows_pulled.Add(static_cast<double>(next_.partition.rows()));
-  metrics_.pull_bytes.Add(static_cast<double>(pull_.bytes()));
-  std::swap(now_, next_);
-  uint64_t evictions = 0;
-  uint64_t beside = 0;
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    RETURN_IF_ERROR(Place(s, batch->batch.step));
-    evictions += evicted_[s].names.size();
-    beside += beside_[s].size();
-  }
-  RETURN_IF_ERROR(store_->Ready(batch, slots_));
-  metrics_.hot_row_evictions.Add(static_cast<double>(evictions));
-  returning_ = std::make_unique<KeyFilter>(beside + evictions);
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    for (const std::vector<RowName>* names : {&evicted_[s].names, &beside_names_[s]}) {
-      for (const RowName& name : *names) returning_->Add(name.table, std::span(&name.key, 1));
-    }
-  }
-  return absl::OkStatus();
+  if (!incoming_.arrived) RETURN_IF_ERROR(TakeArrivals());
+  return store_->Place(batch);
 }
 
-absl::Status HotRows::Place(size_t s, uint64_t step) {
-  const BatchShare& share = now_.shares[s];
-  const RowLayout layout = tables_[shares_[s].tables[0]].Layout();
-  const size_t n = share.missing_at.size();
-  ASSIGN_OR_RETURN(const std::span<char> room, store_->ArrivalRoom(s, n));
-  char* to = room.data();
-  for (const uint32_t t : shares_[s].tables) {
-    const std::span<const uint32_t> position = now_.partition.position(t);
-    const char* const pulled = reinterpret_cast<const char*>(now_.pulled[t].data());
-    const int64_t rows = static_cast<int64_t>(now_.missing[t].size());
-    ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const size_t from = position.empty() ? static_cast<size_t>(i) : position[i];
-        std::memcpy(to + i * layout.slot_bytes(), pulled + from * layout.record_bytes(), layout.record_bytes());
-      }
-    });
-    to += rows * layout.slot_bytes();
+absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate_factor) {
+  ClearOutgoing();
+  uint64_t evicted = 0;
+  uint64_t beside = 0;
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    ASSIGN_OR_RETURN(const HotRowStore::Leaving leaving, store_->TakeLeaving(s));
+    AddOutgoing(leaving.evicted, leaving.records);
+    beside_[s].clear();
+    for (const uint32_t i : leaving.beside) beside_[s].push_back(looked_.missing[s][i]);
+    evicted += leaving.evicted.size();
+    beside += leaving.beside.size();
   }
-  std::vector<RowName> names(n);
-  for (size_t i = 0; i < n; ++i) names[i] = share.names[share.missing_at[i]];
-  std::vector<uint32_t> slots(n);
-  RETURN_IF_ERROR(store_->Insert(s, names, step, slots, &evicted_[s]));
-  slots_[s] = share.slots;
-  beside_[s].clear();
-  beside_names_[s].clear();
-  for (size_t i = 0; i < n; ++i) {
-    slots_[s][share.missing_at[i]] = slots[i];
-    if (slots[i] < store_->slots(s)) continue;
-    beside_[s].push_back(slots[i]);
-    beside_names_[s].push_back(names[i]);
+  metrics_.hot_row_evictions.Add(static_cast<double>(evicted));
+  returning_ = std::make_unique<KeyFilter>(evicted + beside);
+  for (uint32_t t = 0; t < tables_.size(); ++t) returning_->Add(t, outgoing_.keys[t]);
+  for (const std::vector<RowName>& names : beside_) {
+    for (const RowName& name : names) returning_->Add(name.table, std::span(&name.key, 1));
+  }
+  pushed_early_ = beside == 0;
+  if (pushed_early_) {
+    StartReturn({.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor});
   }
   return absl::OkStatus();
 }
@@ -191,29 +179,30 @@ absl::Status HotRows::Place(size_t s, uint64_t step) {
 absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                                 double learning_rate_factor) {
   const uint64_t samples = batch.batch.rows;
-  const ApplyOptions options = {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
-                                .learning_rate_factor = learning_rate_factor,
-                                .step = batch.batch.step};
-  RETURN_IF_ERROR(store_->Update(batch, gradients, options));
-  return StartReturn({.step = options.step, .samples = samples, .learning_rate_factor = learning_rate_factor});
+  RETURN_IF_ERROR(store_->Update(batch, gradients,
+                                 {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+                                  .learning_rate_factor = learning_rate_factor,
+                                  .step = batch.batch.step}));
+  return PushBeside({.step = batch.batch.step, .samples = samples, .learning_rate_factor = learning_rate_factor});
 }
 
 absl::Status HotRows::StartSkip(const PreparedBatch& batch) {
-  return StartReturn({.step = batch.batch.step, .samples = batch.batch.rows});
+  return PushBeside({.step = batch.batch.step, .samples = batch.batch.rows});
 }
 
-absl::Status HotRows::StartReturn(const PsPush::Step& step) {
-  ClearOutgoing();
+absl::Status HotRows::PushBeside(const PsPush::Step& step) {
+  if (pushed_early_) return absl::OkStatus();
   for (size_t s = 0; s < shares_.size(); ++s) {
-    const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
-    const std::span<char> records = Room(&beside_records_[s], beside_[s].size() * slot_bytes);
-    RETURN_IF_ERROR(store_->CopyBeside(s, beside_[s], records));
-    AddOutgoing(beside_names_[s], records);
-    AddOutgoing(evicted_[s].names, evicted_[s].records);
+    ASSIGN_OR_RETURN(const std::span<const char> records, store_->CopyBeside(s));
+    AddOutgoing(beside_[s], records);
   }
+  StartReturn(step);
+  return absl::OkStatus();
+}
+
+void HotRows::StartReturn(const PsPush::Step& step) {
   PackOutgoing();
   push_.StartReturn(step, outgoing_.partition, outgoing_.views);
-  return absl::OkStatus();
 }
 
 absl::Status HotRows::FinishPush() {
@@ -225,7 +214,7 @@ absl::Status HotRows::FinishPush() {
 
 absl::Status HotRows::WriteBack(uint64_t step) {
   for (size_t s = 0; s < shares_.size(); ++s) {
-    const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
+    const uint64_t slot_bytes = LayoutOf(s).slot_bytes();
     const uint32_t cached = store_->slots(s);
     const uint32_t piece = static_cast<uint32_t>(std::max<uint64_t>(1, kWriteBackBytes / slot_bytes));
     for (uint32_t first = 0; first < cached; first += std::min(piece, cached - first)) {
@@ -252,7 +241,7 @@ void HotRows::AddOutgoing(std::span<const RowName> names, std::span<const char> 
   for (const RowName& name : names) {
     outgoing_.keys[name.table].push_back(name.key);
     outgoing_.records[name.table].push_back(record);
-    record += tables_[name.table].Layout().slot_bytes();
+    record += layouts_[name.table].slot_bytes();
   }
 }
 
@@ -260,13 +249,16 @@ void HotRows::PackOutgoing() {
   const std::vector<std::span<const Key>> keys(outgoing_.keys.begin(), outgoing_.keys.end());
   client_->PartitionRecords(keys, nullptr, &outgoing_.partition);
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const uint64_t record_bytes = tables_[t].Layout().record_bytes();
+    const uint64_t record_bytes = layouts_[t].record_bytes();
     const std::vector<const char*>& records = outgoing_.records[t];
     const std::span<char> bytes = Room(&outgoing_.bytes[t], records.size() * record_bytes);
     const std::span<const uint32_t> position = outgoing_.partition.position(t);
-    for (size_t i = 0; i < records.size(); ++i) {
-      std::memcpy(bytes.data() + (position.empty() ? i : position[i]) * record_bytes, records[i], record_bytes);
-    }
+    ParallelFor(static_cast<int64_t>(records.size()), kGrainRows, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const size_t to = position.empty() ? static_cast<size_t>(i) : position[i];
+        std::memcpy(bytes.data() + to * record_bytes, records[i], record_bytes);
+      }
+    });
     outgoing_.views[t] = bytes;
   }
 }

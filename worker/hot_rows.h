@@ -11,6 +11,8 @@
 //
 // Rows of the batch in work are pinned: the cache evicts only what the step in work does not use. What a step's push
 // returns is known before the next batch is looked up, so that a row on its way back is pulled late, behind the push.
+// Where no row lies beside the cache, that push does not depend on the step: it goes out while the step computes, and
+// then the next step's rows, late ones too, can be here before the step is over.
 //
 // Nothing here changes a number: a row has the same updates in the same order as on a server (embedding/apply.h).
 
@@ -47,8 +49,9 @@ class HotRows final : public StepRows {
   ~HotRows() override;
 
   absl::Status StartPull(PreparedBatch* batch) override;
-  void AskForPending() override { pull_.AskForPending(); }
+  absl::Status Continue() override;
   absl::Status FinishPull(PreparedBatch* batch) override;
+  absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) override;
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override;
   absl::Status StartSkip(const PreparedBatch& batch) override;
@@ -56,17 +59,12 @@ class HotRows final : public StepRows {
   absl::Status WriteBack(uint64_t step) override;
 
  private:
-  // Where the rows of a batch are.
-  struct BatchShare {
-    std::vector<RowName> names;        // [unique], table by table of the share.
-    std::vector<uint32_t> slots;       // [unique]; kNoSlot: missing.
-    std::vector<uint32_t> missing_at;  // Where the names without a slot stand.
-  };
-  struct BatchRows {
-    std::vector<BatchShare> shares;
-    std::vector<std::vector<Key>> missing;   // [tables]: keys without a slot, in the order of names.
-    std::vector<std::vector<float>> pulled;  // [tables][missing, record_floats], in the order of the partition.
-    KeyPartition partition;                  // Of the missing keys' records.
+  // Rows on their way here.
+  struct Incoming {
+    std::vector<std::vector<Key>> keys;  // [tables]: share by share as the store's look-up gives them.
+    KeyPartition partition;
+    std::vector<std::vector<float>> records;  // [tables][keys, record_floats], in the order of the partition.
+    bool arrived = false;                     // In the store's hands.
   };
   // Rows on their way to the servers.
   struct Outgoing {
@@ -77,30 +75,30 @@ class HotRows final : public StepRows {
     std::vector<std::span<const char>> views;
   };
 
-  // Puts the rows of a share that have arrived into their places.
-  absl::Status Place(size_t share, uint64_t step);
-  // Sends the rows that leave the worker with the step.
-  absl::Status StartReturn(const PsPush::Step& step);
+  const RowLayout& LayoutOf(size_t share) const { return layouts_[shares_[share].tables[0]]; }
+  // Waits for the pull, and gives its rows to the store.
+  absl::Status TakeArrivals();
   // Collects what goes to the servers, copies it together, and counts it.
   void ClearOutgoing();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
   void PackOutgoing();
+  void StartReturn(const PsPush::Step& step);
+  // Unless the push has gone out early: adds the rows beside the cache, and sends it.
+  absl::Status PushBeside(const PsPush::Step& step);
 
   PsClient* const client_;
   const bool ahead_;
   const WorkerMetrics& metrics_;
   const std::span<const TableSpec> tables_;
   const std::span<const HotRowShare> shares_;
+  std::vector<RowLayout> layouts_;  // [tables]
   HotRowStore* const store_;
   uint64_t bytes_ = 0;  // Of the caches.
 
-  BatchRows now_;                                   // Of the batch whose pull has finished,
-  BatchRows next_;                                  // and of the one whose pull has started.
-  std::vector<EvictedRows> evicted_;                // [shares]: by the present step.
-  std::vector<std::vector<uint32_t>> slots_;        // [shares]: of the present batch's rows.
-  std::vector<std::vector<uint32_t>> beside_;       // [shares]: slots of those beside the cache,
-  std::vector<std::vector<RowName>> beside_names_;  // their names,
-  std::vector<std::vector<char>> beside_records_;   // and they themselves, after the step.
+  HotRowStore::Looked looked_;                // Of the batch whose pull has started last.
+  Incoming incoming_;                         // Of the same.
+  std::vector<std::vector<RowName>> beside_;  // [shares]: rows of the step in work beside the cache.
+  bool pushed_early_ = false;                 // The present step's push is under way or over: none is beside.
   Outgoing outgoing_;
   std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
   PsPull pull_;

@@ -13,14 +13,8 @@ constexpr size_t kBatches = 3;
 
 }  // namespace
 
-Prefetcher::Prefetcher(std::unique_ptr<BatchReader> reader, const JobLayout* layout, const PsClient* client,
-                       bool part_early)
-    : reader_(std::move(reader)),
-      layout_(layout),
-      client_(client),
-      part_early_(part_early),
-      ready_(kBatches + 1),
-      free_(kBatches) {
+Prefetcher::Prefetcher(std::unique_ptr<BatchReader> reader, const JobLayout* layout, const PsClient* client, Keys keys)
+    : reader_(std::move(reader)), layout_(layout), client_(client), keys_(keys), ready_(kBatches + 1), free_(kBatches) {
   for (size_t i = 0; i < kBatches; ++i) free_.Push(std::make_unique<PreparedBatch>());
   thread_ = std::thread(&Prefetcher::Run, this);
 }
@@ -54,9 +48,11 @@ void Prefetcher::Run() {
     absl::StatusOr<bool> more = reader_->Next(&(*batch)->batch);
     if (more.ok() && *more) {
       const absl::Status prepared =
-          PrepareBatch(*layout_, *client_, before.has_value() ? &*before : nullptr, batch->get());
+          keys_ == Keys::kAsRead
+              ? CheckBatch(*layout_, (*batch)->batch)
+              : PrepareBatch(*layout_, *client_, before.has_value() ? &*before : nullptr, batch->get());
       if (!prepared.ok()) more = prepared;
-      if (part_early_ && prepared.ok()) {
+      if (keys_ == Keys::kPartEarly && prepared.ok()) {
         const KeyPartition& keys = (*batch)->partition;
         before.emplace(keys.rows());
         for (uint32_t t = 0; t < keys.tables(); ++t) before->Add(t, keys.keys(t));

@@ -16,9 +16,13 @@ namespace sparrow {
 // Takes batches from a reader and prepares them on a thread of its own, a few ahead of the step that uses them.
 class Prefetcher {
  public:
-  // Starts the thread. part_early: the keys of a batch that the batch before does not have are kept apart, to be pulled
-  // ahead (KeyPartition::Build). layout and client outlive the prefetcher.
-  Prefetcher(std::unique_ptr<BatchReader> reader, const JobLayout* layout, const PsClient* client, bool part_early);
+  enum class Keys {
+    kUnique,     // Made unique and cut by server: PrepareBatch.
+    kPartEarly,  // And those that the batch before does not have are kept apart, to be pulled ahead.
+    kAsRead,     // Checked alone: CheckBatch.
+  };
+  // Starts the thread. layout and client outlive the prefetcher.
+  Prefetcher(std::unique_ptr<BatchReader> reader, const JobLayout* layout, const PsClient* client, Keys keys);
   ~Prefetcher();  // Stop().
 
   // The next batch; null after the last one. An error is the reader's, and final. One thread calls Next.
@@ -45,7 +49,7 @@ class Prefetcher {
   const std::unique_ptr<BatchReader> reader_;
   const JobLayout* const layout_;
   const PsClient* const client_;
-  const bool part_early_;
+  const Keys keys_;
   BoundedQueue<Item> ready_;
   BoundedQueue<std::unique_ptr<PreparedBatch>> free_;
   std::thread thread_;

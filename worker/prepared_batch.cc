@@ -16,6 +16,28 @@ Bags PreparedBatch::bags(const JobLayout& layout, uint32_t feature) const {
           .pooling = layout.features[feature].pooling};
 }
 
+namespace {
+
+absl::Status CheckNumberOfBags(const JobLayout& layout, uint32_t feature, const Batch& batch) {
+  const std::vector<uint32_t>& offsets = batch.features[feature].offsets;
+  const size_t bags = offsets.empty() ? 0 : offsets.size() - 1;
+  if (bags == batch.rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("feature \"", layout.features[feature].name, "\" has ", bags,
+                                                 " bags in a batch of ", batch.rows, " rows"));
+}
+
+}  // namespace
+
+absl::Status CheckBatch(const JobLayout& layout, const Batch& batch) {
+  for (uint32_t f = 0; f < layout.features.size(); ++f) {
+    const SparseFeature& sparse = batch.features[f];
+    RETURN_IF_ERROR(CheckNumberOfBags(layout, f, batch));
+    RETURN_IF_ERROR(Annotate(CheckOffsets(sparse.offsets, sparse.weights, sparse.ids.size()),
+                             absl::StrCat("feature \"", layout.features[f].name, "\"")));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, const KeyFilter* before,
                           PreparedBatch* prepared) {
   prepared->tables.resize(layout.tables.size());
@@ -32,11 +54,7 @@ absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, const
     keys.push_back(dedup->unique());
   }
   for (uint32_t f = 0; f < layout.features.size(); ++f) {
-    const int64_t bags = prepared->bags(layout, f).rows();
-    if (bags != int64_t{prepared->batch.rows}) {
-      return absl::InvalidArgumentError(absl::StrCat("feature \"", layout.features[f].name, "\" has ", bags,
-                                                     " bags in a batch of ", prepared->batch.rows, " rows"));
-    }
+    RETURN_IF_ERROR(CheckNumberOfBags(layout, f, prepared->batch));
     RETURN_IF_ERROR(Annotate(CheckBags(prepared->bags(layout, f), keys[layout.features[f].table].size()),
                              absl::StrCat("feature \"", layout.features[f].name, "\"")));
   }

@@ -35,6 +35,9 @@ struct PreparedBatch {
 absl::Status PrepareBatch(const JobLayout& layout, const PsClient& client, const KeyFilter* before,
                           PreparedBatch* prepared);
 
+// Checks the same of a batch whose rows are looked up by its ids themselves, and fills nothing.
+absl::Status CheckBatch(const JobLayout& layout, const Batch& batch);
+
 }  // namespace sparrow
 
 #endif  // SPARROW_WORKER_PREPARED_BATCH_H_

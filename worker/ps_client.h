@@ -106,6 +106,8 @@ class PsPull {
   void Start(const Ask& ask, const KeyPartition* partition, std::span<const std::span<float>> rows /*[tables]*/);
   // Asks again for the rows that answers ahead left out, if all of those have come; else Finish does. Never waits.
   void AskForPending();
+  // Whether every row is there, so that Finish would not wait.
+  bool Ready() const { return asked_again_ && calls_.AllAnswered() && (first_.empty() || again_.AllAnswered()); }
   // Waits for all rows. REQUIRES: Start.
   absl::Status Finish();
 

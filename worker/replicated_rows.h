@@ -55,8 +55,12 @@ class ReplicatedRows final : public StepRows {
   ~ReplicatedRows() override;
 
   absl::Status StartPull(PreparedBatch* batch) override;
-  void AskForPending() override { pull_.AskForPending(); }
+  absl::Status Continue() override {
+    pull_.AskForPending();
+    return absl::OkStatus();
+  }
   absl::Status FinishPull(PreparedBatch* batch) override;
+  absl::Status PushEarly(const PreparedBatch&, double) override { return absl::OkStatus(); }
   // Exchanges what the workers have for hot rows: all are in the same step.
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override;

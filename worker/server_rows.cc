@@ -19,7 +19,10 @@ class ServerRows final : public StepRows {
     pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_}, &batch->partition, batch->rows);
     return absl::OkStatus();
   }
-  void AskForPending() override { pull_.AskForPending(); }
+  absl::Status Continue() override {
+    pull_.AskForPending();
+    return absl::OkStatus();
+  }
   absl::Status FinishPull(PreparedBatch* batch) override {
     RETURN_IF_ERROR(pull_.Finish());
     metrics_.rows_pulled.Add(static_cast<double>(batch->partition.rows()));
@@ -27,6 +30,7 @@ class ServerRows final : public StepRows {
     return absl::OkStatus();
   }
 
+  absl::Status PushEarly(const PreparedBatch&, double) override { return absl::OkStatus(); }
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override {
     rows_ = batch.partition.rows();

@@ -23,13 +23,17 @@ class StepRows {
 
   // Asks for the rows of a batch, whose memory stays as it is until FinishPull; does not wait for a server.
   virtual absl::Status StartPull(PreparedBatch* batch) = 0;
-  // Asks again for those that could not be answered early, if all other answers are there. Never waits.
-  virtual void AskForPending() = 0;
+  // Goes on with that pull as far as answers are there: asks again for rows that could not be answered early, or brings
+  // rows on their way that have come. Never waits for a server.
+  virtual absl::Status Continue() = 0;
   // Waits until batch->rows are filled. REQUIRES: StartPull of the same batch.
   virtual absl::Status FinishPull(PreparedBatch* batch) = 0;
 
+  // The batch is being computed. Sends what does not depend on it, beside it. REQUIRES: FinishPull of the batch, and
+  // StartPull of no other since.
+  virtual absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) = 0;
   // The rows of the batch change by these gradients, of partition.keys(), which stay as they are until FinishPush.
-  // REQUIRES: FinishPull of the batch.
+  // REQUIRES: PushEarly of the batch.
   virtual absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                                  double learning_rate_factor) = 0;
   // Instead of StartPush: the rows of the batch stay as they are, and the step is over for the servers all the same.

@@ -19,10 +19,21 @@ class TrainLoop::Stopwatch {
     seconds_[static_cast<size_t>(part)] += static_cast<double>(now - last_) * 1e-9;
     last_ = now;
   }
-  // Books seconds that were measured elsewhere; the next mark begins now.
-  void Add(StepPart part, double seconds) {
-    seconds_[static_cast<size_t>(part)] += seconds;
-    last_ = absl::GetCurrentTimeNanos();
+  // The same, over parts that were measured elsewhere, in proportion: a GPU computes beside the thread, which books
+  // only its own time.
+  void MarkAll(const BatchTrainer::Result& measured) {
+    const std::pair<StepPart, double> parts[] = {{StepPart::kH2d, measured.h2d_seconds},
+                                                 {StepPart::kForward, measured.forward_seconds},
+                                                 {StepPart::kBackward, measured.backward_seconds},
+                                                 {StepPart::kOptimizer, measured.optimizer_seconds}};
+    double sum = 0;
+    for (const auto& [part, seconds] : parts) sum += seconds;
+    const int64_t before = last_;
+    Mark(StepPart::kBackward);
+    if (sum <= 0) return;
+    const double elapsed = static_cast<double>(last_ - before) * 1e-9;
+    seconds_[static_cast<size_t>(StepPart::kBackward)] -= elapsed;
+    for (const auto& [part, seconds] : parts) seconds_[static_cast<size_t>(part)] += elapsed * seconds / sum;
   }
   const std::array<double, kStepParts>& seconds() const { return seconds_; }
 
@@ -35,8 +46,9 @@ TrainLoop::TrainLoop(const Parts& parts, std::unique_ptr<StepRows> rows) : parts
 
 absl::Status TrainLoop::Start() {
   RETURN_IF_ERROR(FetchNext());
-  if (next_ != nullptr) RETURN_IF_ERROR(rows_->StartPull(next_.get()));
-  return absl::OkStatus();
+  if (next_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(parts_.trainer->Load(*next_));
+  return rows_->StartPull(next_.get());
 }
 
 absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
@@ -47,24 +59,30 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
 
   RETURN_IF_ERROR(rows_->FinishPull(now.get()));
   watch.Mark(StepPart::kWait);
+  if (parts_.scaler != nullptr) parts_.trainer->SetLossScale(static_cast<float>(parts_.scaler->state().scale));
+  RETURN_IF_ERROR(parts_.trainer->Start(*now, factor));
+  watch.Mark(StepPart::kH2d);
+  // A GPU computes from here on, beside what this thread does for the rows.
+  RETURN_IF_ERROR(rows_->PushEarly(*now, factor));
+  watch.Mark(StepPart::kPush);
   // All servers have applied the step before: the rows of the next one that this one does not touch may come while it
   // computes. A batch that is not ready is not waited for.
   bool asked = false;
   const auto ask_for_next = [&]() -> absl::Status {
     RETURN_IF_ERROR(FetchNext());
     watch.Mark(StepPart::kLoad);
-    if (next_ != nullptr) RETURN_IF_ERROR(rows_->StartPull(next_.get()));
-    watch.Mark(StepPart::kPull);
     asked = true;
+    if (next_ == nullptr) return absl::OkStatus();
+    RETURN_IF_ERROR(parts_.trainer->Load(*next_));
+    watch.Mark(StepPart::kH2d);
+    RETURN_IF_ERROR(rows_->StartPull(next_.get()));
+    watch.Mark(StepPart::kPull);
     return absl::OkStatus();
   };
   if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) RETURN_IF_ERROR(ask_for_next());
 
-  if (parts_.scaler != nullptr) parts_.trainer->SetLossScale(static_cast<float>(parts_.scaler->state().scale));
-  ASSIGN_OR_RETURN(const BatchTrainer::Result result_of_batch, parts_.trainer->ForwardBackward(*now));
-  watch.Add(StepPart::kH2d, result_of_batch.h2d_seconds);
-  watch.Add(StepPart::kForward, result_of_batch.forward_seconds);
-  watch.Add(StepPart::kBackward, result_of_batch.backward_seconds);
+  ASSIGN_OR_RETURN(const BatchTrainer::Result result_of_batch, parts_.trainer->Finish());
+  watch.MarkAll(result_of_batch);
   BatchTrainer::Sums sums{.loss = result_of_batch.loss_sum,
                           .samples = batch.rows,
                           .overflows = result_of_batch.overflowed ? uint64_t{1} : 0};
@@ -87,7 +105,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
 
   // Under way while the dense part is reduced and updated, as is the next batch's pull: the servers answer what is left
   // of it once every worker's push is in.
-  if (asked && next_ != nullptr) rows_->AskForPending();
+  if (asked && next_ != nullptr) RETURN_IF_ERROR(rows_->Continue());
   RETURN_IF_ERROR(skip ? rows_->StartSkip(*now) : rows_->StartPush(*now, result_of_batch.row_gradients, factor));
   watch.Mark(StepPart::kPush);
   if (!asked) RETURN_IF_ERROR(ask_for_next());

@@ -208,8 +208,7 @@ class Training {
 
   absl::Status Train() {
     const v1::TrainConfig& train = job_.train();
-    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_,
-                          /*part_early=*/train.prefetch() && !train.has_hot_rows());
+    Prefetcher prefetcher(std::move(reader_), &layout_, &*client_, KeysOfBatches());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
     ASSIGN_OR_RETURN(std::unique_ptr<StepRows> rows, MakeRows());
     TrainLoop loop({.config = &train,
@@ -273,6 +272,13 @@ class Training {
     return absl::InvalidArgumentError(absl::StrCat("after step ", cursor_.step - 1, ": weight ",
                                                    wrong - weights.begin(), " of the dense model is ", *wrong,
                                                    ": training has diverged; lower the learning rates"));
+  }
+
+  Prefetcher::Keys KeysOfBatches() const {
+    const v1::TrainConfig& train = job_.train();
+    if (!train.has_hot_rows()) return train.prefetch() ? Prefetcher::Keys::kPartEarly : Prefetcher::Keys::kUnique;
+    const bool on_gpu = in_.device.gpu.has_value() && in_.task.workers() == 1;
+    return on_gpu ? Prefetcher::Keys::kAsRead : Prefetcher::Keys::kUnique;
   }
 
   absl::StatusOr<std::unique_ptr<StepRows>> MakeRows() {

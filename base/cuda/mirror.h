@@ -16,6 +16,8 @@ struct Mirror {
   PinnedBuffer<T> host;
   DeviceBuffer<T> device;
 
+  // Of no elements.
+  static Mirror Empty() { return {.host = *PinnedBuffer<T>::Allocate(0), .device = *DeviceBuffer<T>::Allocate(0)}; }
   // ResourceExhausted names `what`.
   static absl::StatusOr<Mirror> Make(size_t size, absl::string_view what) {
     ASSIGN_OR_RETURN(PinnedBuffer<T> host, AllocatePinned<T>(size, what));

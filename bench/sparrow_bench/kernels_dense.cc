@@ -16,6 +16,7 @@
 #include "dense/gradient_norm_gpu.h"
 #include "dense/last_layer_gpu.h"
 #include "dense/loss_scale_gpu.h"
+#include "dense/step_gate_gpu.h"
 #include "dense/step_totals_gpu.h"
 
 namespace sparrow::bench {
@@ -223,6 +224,14 @@ void MeasureTotals(KernelBench* bench) {
        .run = [&] { StepTotalsGpu(loss.data(), samples.data(), /*not_finite=*/nullptr, totals.data(), stream); },
        .result = totals.data(),
        .result_bytes = totals.size() * sizeof(float)});
+  DeviceBuffer<double> scale = Upload(std::vector<double>{1}, stream);
+  bench->Measure({.name = "step_gate",
+                  .kernels = "GateKernel",
+                  .rows = 1,
+                  .bytes = 24,
+                  .run = [&] { GateStepGpu(loss.data(), /*not_finite=*/nullptr, scale.data(), stream); },
+                  .result = scale.data(),
+                  .result_bytes = sizeof(double)});
 }
 
 }  // namespace sparrow::bench

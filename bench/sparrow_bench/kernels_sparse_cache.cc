@@ -10,6 +10,7 @@
 #include "bench/support/filled_cache.h"
 #include "bench/support/gpu_lookups.h"
 #include "embedding/dedup_gpu.h"
+#include "embedding/lookup_slots_gpu.h"
 #include "embedding/row_cache_gpu.h"
 
 namespace sparrow::bench {
@@ -118,6 +119,49 @@ void MeasureUnique(KernelBench* bench) {
                   .run = run,
                   .result = index.data(),
                   .result_bytes = index.size() * sizeof(uint32_t)});
+
+  // What turns a batch's ids into slots, around the deduplication.
+  std::vector<uint64_t> host_keys(kNames);
+  std::vector<uint32_t> host_offsets(kNames + 1), host_tables(kFeatures);
+  for (uint32_t i = 0; i < kNames; ++i) host_keys[i] = host[i].key;
+  for (uint32_t i = 0; i <= kNames; ++i) host_offsets[i] = i;
+  for (uint32_t f = 0; f < kFeatures; ++f) host_tables[f] = f;
+  const DeviceBuffer<uint64_t> keys = Upload(host_keys, stream);
+  const DeviceBuffer<uint32_t> offsets = Upload(host_offsets, stream), tables = Upload(host_tables, stream);
+  bench->Measure({.name = "names_of_lookups",
+                  .kernels = "NameKernel",
+                  .rows = kNames,
+                  .bytes = 24.0 * kNames,
+                  .run =
+                      [&] {
+                        NameLookupsGpu({keys.data(), offsets.data(), tables.data(), kFeatures, kSamples, kNames},
+                                       unique.data(), stream);
+                      },
+                  .result = unique.data(),
+                  .result_bytes = unique.size() * sizeof(RowName)});
+  run();
+  std::vector<uint32_t> host_given(kNames), host_positions(kNames);
+  for (uint32_t i = 0; i < kNames; ++i) {
+    host_given[i] = RandomBits(5, i) % 4 == 0 ? kNoSlot : i;
+    host_positions[i] = static_cast<uint32_t>(uint64_t{i} * 7919 % kNames);  // Each once, far apart.
+  }
+  const DeviceBuffer<uint32_t> positions = Upload(host_positions, stream);
+  DeviceBuffer<uint32_t> given = Upload(host_given, stream), slots = Allocate<uint32_t>(kNames);
+  DeviceBuffer<uint32_t> output = Allocate<uint32_t>(kNames);
+  bench->Measure({.name = "places_of_missing_rows",
+                  .kernels = "PlaceMissingKernel",
+                  .rows = kNames,
+                  .bytes = 16.0 * kNames,
+                  .run = [&] { PlaceMissingGpu(positions.data(), kNames, kNames, given.data(), slots.data(), stream); },
+                  .result = slots.data(),
+                  .result_bytes = slots.size() * sizeof(uint32_t)});
+  bench->Measure({.name = "slots_of_lookups",
+                  .kernels = "SlotsKernel",
+                  .rows = kNames,
+                  .bytes = 12.0 * kNames,
+                  .run = [&] { SlotsOfLookupsGpu(index.data(), kNames, slots.data(), output.data(), stream); },
+                  .result = output.data(),
+                  .result_bytes = output.size() * sizeof(uint32_t)});
 }
 
 }  // namespace sparrow::bench

@@ -42,9 +42,9 @@
 #include "base/cuda/graph.h"
 #include "bench/support/gpu_timing.h"
 #include "bench/worker/gpu_step_parts.h"
-#include "bench/worker/slots_of_lookups.h"
 #include "dense/interaction_gpu.h"
 #include "embedding/dedup_gpu.h"
+#include "embedding/lookup_slots_gpu.h"
 #include "embedding/row_cache_gpu.h"
 
 namespace sparrow {
@@ -274,7 +274,7 @@ class Bench {
     const DeviceNames unique{.data = unique_names_->data(), .max = names.max, .count = unique_count_->data()};
     cache_->Find(unique, cache_step, unique_slots_->data(), /*values=*/nullptr, queue);
     cache_->MarkDirty(unique_slots_->data(), names.max, unique_count_->data(), queue);
-    SlotsOfLookups(unique_index_->data(), names.max, unique_slots_->data(), index, queue);
+    SlotsOfLookupsGpu(unique_index_->data(), names.max, unique_slots_->data(), index, queue);
   }
 
   // Leaves the slots of all batches, and sees to it that all rows were found.

@@ -80,7 +80,7 @@ class Training {
     options_.CopyFrom({&options, 1}, stream_);
     stream_.Synchronize();
   }
-  void Queue(bool skip_unless_finite = false) {
+  void Queue(bool skip_unless_finite = false, bool clip = true) {
     GradientNormGpu(gradients_.data(), static_cast<int64_t>(n_), options_.data(), kClip, sums_->data(), clip_.data(),
                     stream_);
     optimizer_->Step({.weights = weights_.data(),
@@ -88,7 +88,7 @@ class Training {
                       .copy_type = copy_type_,
                       .copy = copy_type_ == WeightCopy::kNone ? nullptr : copy_.data(),
                       .options = options_.data(),
-                      .clip = clip_.data(),
+                      .clip = clip ? clip_.data() : nullptr,
                       .skip_unless_finite = skip_unless_finite},
                      stream_);
   }
@@ -241,6 +241,23 @@ TEST_P(DenseOptimizerGpuKinds, AGradientThatIsNotFiniteIsSkippedWhereAskedAndSho
     EXPECT_EQ(run.Updates(), 1u);
     run.Queue(/*skip_unless_finite=*/false);
     EXPECT_TRUE(std::isnan(run.Values()[0][1026]));
+    EXPECT_EQ(run.Updates(), 2u);
+  }
+}
+
+TEST_P(DenseOptimizerGpuKinds, AScaleThatIsNotANumberShutsTheGate) {
+  constexpr size_t kSize = 1027;
+  for (const bool clip : {false, true}) {
+    Training run(GetParam(), kSize, WeightCopy::kBfloat16);
+    run.Step(0);
+    const auto values = run.Values();
+    run.SetInput(GradientsOf(1, kSize), {.gradient_scale = std::numeric_limits<double>::quiet_NaN()});
+    run.Queue(/*skip_unless_finite=*/true, clip);
+    EXPECT_EQ(run.Values(), values);
+    EXPECT_EQ(run.Updates(), 1u);
+    run.SetInput(GradientsOf(1, kSize), OptionsOf(1));
+    run.Queue(/*skip_unless_finite=*/true, clip);
+    EXPECT_NE(run.Values(), values);
     EXPECT_EQ(run.Updates(), 2u);
   }
 }

@@ -292,6 +292,23 @@ TEST_P(RowCacheGpuTwins, EqualCallsGiveEqualResultsAndContents) {
       ExpectNames(Download(arrays.out_names, stream), dirty.names, "dirty name");
       ExpectPrefix(Download(arrays.out_records, stream), dirty.records, "dirty records");
     }
+    // Rows in use and staging rows, copied by slot.
+    std::vector<uint32_t> copied;
+    const uint32_t all = twins.cpu().slots() + options.staging_rows;
+    for (uint32_t i = 0; i < shape.n && all > 0; ++i) {
+      const uint32_t slot = static_cast<uint32_t>(RandomBits(step, i) % all);
+      if (slot >= twins.cpu().slots() || twins.cpu().scores()[slot] != 0) copied.push_back(slot);
+    }
+    std::vector<char> expected;
+    for (const uint32_t slot : copied) {
+      const char* const record = twins.cpu().record(slot);
+      expected.insert(expected.end(), record, record + options.layout.slot_bytes());
+    }
+    const auto copied_slots = Upload(copied, stream);
+    const auto copied_count = Upload(std::vector<uint32_t>{static_cast<uint32_t>(copied.size())}, stream);
+    twins.gpu().CopyRows(copied_slots.data(), static_cast<uint32_t>(copied.size()), copied_count.data(),
+                         arrays.out_records.data(), stream);
+    ExpectPrefix(Download(arrays.out_records, stream), expected, "copied records");
     twins.ExpectEqualContents();
     if (HasFatalFailure()) return;
   }
@@ -472,7 +489,7 @@ TEST_F(RowCacheGpuOnGpu, EveryKernelStatesItsCost) {
     cache.MarkDirty(arrays.new_slots.data(), shape.n, nullptr, stream);
     cache.TakeDirty(0, std::min(cache.slots(), shape.n),
                     {arrays.out_names.data(), arrays.out_records.data(), shape.n, arrays.out_count.data()}, stream);
-    cache.Remove(names, stream);
+    cache.CopyRows(arrays.new_slots.data(), shape.n, arrays.missing_count.data(), arrays.out_records.data(), stream);
     stream.Synchronize();
   });
 }

@@ -93,6 +93,7 @@ TEST_F(PreparedBatchTest, MalformedOffsetsAreRefusedByFeatureAndTheNextBatchIsSe
     const absl::Status status = Prepare(batch);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.says;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("feature \"b\""), HasSubstr(c.says)));
+    EXPECT_EQ(CheckBatch(layout_, batch), status) << "whoever makes the keys unique";
   }
   Batch no_ids = GoodBatch();  // Rows, but neither offsets nor ids.
   no_ids.features[1] = {};
@@ -140,7 +141,8 @@ TEST_F(PreparedBatchTest, TheDenseGradientIsClippedByItsNormAndNotWhereItIsSmall
         {.layout = &layout_, .model = model->get(), .optimizer = optimizer->get(), .clip_norm = clip_norm}, /*cut=*/0);
     EXPECT_TRUE(Prepare(GoodBatch()).ok());
     for (const std::span<float> rows : prepared_.rows) std::fill(rows.begin(), rows.end(), 0.5f);
-    EXPECT_TRUE(trainer->ForwardBackward(prepared_).ok());
+    EXPECT_TRUE(trainer->Start(prepared_, /*learning_rate_factor=*/1).ok());
+    EXPECT_TRUE(trainer->Finish().ok());
     EXPECT_TRUE(trainer->UpdateDense(prepared_.batch.rows, 1).ok());
     std::vector<double> step(before.size());
     for (size_t i = 0; i < before.size(); ++i) step[i] = static_cast<double>(before[i]) - (*model)->weights()[i];

@@ -42,9 +42,14 @@ class OverflowingTrainer final : public BatchTrainer {
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
     return trainer_->Forward(prepared);
   }
-  absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
-    absl::StatusOr<Result> result = trainer_->ForwardBackward(prepared);
-    if (!result.ok() || !overflows_(rank_, prepared.batch.step, scale_)) return result;
+  absl::Status Load(const PreparedBatch& prepared) override { return trainer_->Load(prepared); }
+  absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
+    step_ = prepared.batch.step;
+    return trainer_->Start(prepared, learning_rate_factor);
+  }
+  absl::StatusOr<Result> Finish() override {
+    absl::StatusOr<Result> result = trainer_->Finish();
+    if (!result.ok() || !overflows_(rank_, step_, scale_)) return result;
     result->overflowed = true;
     bad_.clear();
     for (const std::span<const float> rows : result->row_gradients) {
@@ -75,6 +80,7 @@ class OverflowingTrainer final : public BatchTrainer {
   const uint32_t rank_;
   const Overflows overflows_;
   const std::unique_ptr<BatchTrainer> trainer_;
+  uint64_t step_ = 0;
   float scale_ = 0;
   bool any_ = false;
   std::vector<std::vector<float>> bad_;
