@@ -43,6 +43,8 @@ class DenseOptimizerGpu {
     const GradientClip* clip = nullptr;         // [1]: its scale goes on top of gradient_scale. nullptr: no clipping
     // For dynamic loss scaling: if clip->norm is not finite, nothing is written and the update does not count.
     bool skip_unless_finite = false;
+    // The kernel queued last before writes neither weights nor states: they may be read before it ends.
+    bool weights_ready = false;
   };
   void Step(const StepArguments& arguments, const Stream& stream);
 

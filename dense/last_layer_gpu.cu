@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/cuda/launch.cuh"
+#include "base/cuda/launch_early.cuh"
 #include "dense/bce_loss.h"
 #include "dense/grid_sum.cuh"
 #include "dense/last_layer_gpu.h"
@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(kBlock, kVectors == 1 ? 4 : 2) LastLayerLossKe
   constexpr int kColumns = 32 * kWidth<T>;
   __shared__ alignas(16) float sums[kWarps][kColumns];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  WaitForPrevious();
   const int64_t samples = min(a.h.rows, int64_t{*a.samples});
   const float scale = *a.loss_scale;
   const float b = *a.layer.b;
@@ -208,6 +209,7 @@ __global__ void __launch_bounds__(kBlock, kVectors == 1 ? 4 : 2) LastLayerLossKe
       }
     }
   }
+  LetNextStart();
 
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -309,6 +311,8 @@ constexpr int kSumBlock = 1024;
 __global__ void __launch_bounds__(kSumBlock)
     LastLayerSumKernel(Workspace workspace, int blocks, int64_t in, float* w_gradients, float* b_gradients,
                        double* loss_sum) {
+  WaitForPrevious();
+  LetNextStart();
   if (blockIdx.x == gridDim.x - 1) {
     static_assert(kBlocksMax <= kSumBlock);
     const bool is_block = static_cast<int>(threadIdx.x) < blocks;
@@ -399,15 +403,15 @@ void LastLayerLossGpu(Precision precision, const DeviceMatrix& h, const LastLaye
   const int64_t column_blocks = (h.cols + 31) / 32;
   WithVectors(precision, h, h_gradients, [&]<typename T, int kVectors>() {
     if constexpr (kVectors > 0) {
-      Launch(LastLayerLossKernel<T, kVectors>, blocks, kBlock, stream, arguments);
+      LaunchEarly(LastLayerLossKernel<T, kVectors>, blocks, kBlock, stream, arguments);
     } else {
       Launch(LastLayerRowsKernel<T>, blocks, kBlock, stream, arguments);
       Launch(LastLayerColumnsKernel<T>, column_blocks * blocks, kBlock, stream, arguments, blocks,
              (h.rows + blocks - 1) / blocks);
     }
   });
-  Launch(LastLayerSumKernel, column_blocks + 1, kSumBlock, stream, arguments.workspace, static_cast<int>(blocks),
-         h.cols, w_gradients, b_gradients, loss_sum);
+  LaunchEarly(LastLayerSumKernel, column_blocks + 1, kSumBlock, stream, arguments.workspace, static_cast<int>(blocks),
+              h.cols, w_gradients, b_gradients, loss_sum);
 }
 
 }  // namespace sparrow

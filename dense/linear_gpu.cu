@@ -13,6 +13,7 @@
 #include "dense/linear_product.cuh"
 #include "dense/product_plans.h"
 #include "dense/relu_product.cuh"
+#include "dense/tile_product.cuh"
 
 namespace sparrow {
 namespace {
@@ -20,6 +21,10 @@ namespace {
 // Stands for dense/relu_product.cuh among the library's.
 constexpr Algorithm kOwnAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
+
+// And for dense/tile_product.cuh.
+constexpr Algorithm kTileAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
+                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{1}};
 
 struct Choice {
   Product product;
@@ -76,6 +81,8 @@ class ProductsGpu::State {
         workspace_(std::move(workspace)),
         finished_(std::move(finished)) {
     finished_.Fill(0, stream);
+    can_tile_ = options.own != Options::Own::kNever && options.fuse && options.precision == Precision::kBfloat16 &&
+                HasTensorTiles();
     if (!KeepsPlans()) return;
     environment_ = Environment();
     known_ = ReadProductPlans(options.plan_file, environment_);
@@ -130,6 +137,8 @@ class ProductsGpu::State {
 
   const Options& options() const { return options_; }
 
+  bool SumsCost() const { return can_tile_; }
+
  private:
   SumsRoom Room() {
     return {.partials = reinterpret_cast<float*>(workspace_.data()),
@@ -143,7 +152,30 @@ class ProductsGpu::State {
            shape.kind == ProductKind::kBackwardInput && shape.relu && CanReluProduct(shape.n, shape.in, Room());
   }
 
+  // Whether dense/tile_product.cuh can do this.
+  bool MayTile(const ProductShape& shape) const {
+    return can_tile_ && !shape.mask && !shape.add && shape.kind != ProductKind::kBackwardWeights &&
+           (shape.kind == ProductKind::kForward || !shape.bias);
+  }
+
+  // And whether it does, untimed.
+  bool TakesTiles(const ProductShape& shape) const {
+    return MayTile(shape) && (shape.n <= options_.small_rows_max || options_.own == Options::Own::kAlways);
+  }
+
   bool KeepsPlans() const { return !options_.plan_file.empty() && !options_.deterministic && options_.fuse; }
+
+  void RunTiles(const ProductShape& shape, const Call& call, const Stream& stream) {
+    const DeviceMatrix w{const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride};
+    if (shape.kind == ProductKind::kForward) {
+      LaunchTileForward({const_cast<void*>(call.b), shape.n, shape.in, shape.x_stride}, w, call.vector, shape.relu,
+                        options_.weights_ready, {call.d, shape.n, shape.out, shape.y_stride}, stream);
+    } else {
+      LaunchTileBackwardInput({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, w,
+                              shape.relu ? &call.outputs : nullptr, options_.weights_ready,
+                              {call.d, shape.n, shape.in, shape.x_stride}, stream);
+    }
+  }
 
   // The product and what its epilogue leaves to do. Anything but success: nothing was queued behind the failed product.
   cublasStatus_t Run(const ProductShape& shape, Product* product, const Algorithm& algorithm, const Call& call,
@@ -152,6 +184,10 @@ class ProductsGpu::State {
       LaunchReluProduct({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride},
                         {const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride}, call.outputs,
                         {call.d, shape.n, shape.in, shape.x_stride}, static_cast<float*>(call.vector), Room(), stream);
+      return CUBLAS_STATUS_SUCCESS;
+    }
+    if (algorithm == kTileAlgorithm) {
+      RunTiles(shape, call, stream);
       return CUBLAS_STATUS_SUCCESS;
     }
     const bool apart = !product->fused();
@@ -194,6 +230,8 @@ class ProductsGpu::State {
     CHECK(capturing == cudaStreamCaptureStatusNone)
         << ProductShapeText(shape) << ": the first call with a shape must not be inside a capture";
 
+    if (TakesTiles(shape)) return {Product(shape, false), kTileAlgorithm, "own, small"};
+
     Call trial = call;
     std::optional<DeviceBuffer<char>> scratch;
     if (shape.add) {
@@ -209,8 +247,9 @@ class ProductsGpu::State {
     if (const auto known = known_.find(shape); known != known_.end()) {
       const Algorithm& algorithm = known->second.algorithm;
       Product product(shape, known->second.fused);
-      const bool allowed =
-          algorithm == kOwnAlgorithm ? MayOwn(shape) : product.IsAllowed(handle_.get(), algorithm, false);
+      const bool allowed = algorithm == kOwnAlgorithm    ? MayOwn(shape)
+                           : algorithm == kTileAlgorithm ? MayTile(shape)
+                                                         : product.IsAllowed(handle_.get(), algorithm, false);
       if (allowed && (!can_run || Run(shape, &product, algorithm, trial, 1, stream) == CUBLAS_STATUS_SUCCESS)) {
         stream.Synchronize();  // Scratch memory is in use until here.
         return {std::move(product), algorithm,
@@ -261,14 +300,16 @@ class ProductsGpu::State {
       best_us = variant_us;
       best.emplace(Choice{std::move(product), *variant_best, ""});
     }
-    if (Product product(shape, false); timed && MayOwn(shape)) {
-      const double us = Microseconds(shape, &product, kOwnAlgorithm, trial, stream);
+    for (const Algorithm& own : {kOwnAlgorithm, kTileAlgorithm}) {
+      if (!timed || !(own == kOwnAlgorithm ? MayOwn(shape) : MayTile(shape))) continue;
+      Product product(shape, false);
+      const double us = Microseconds(shape, &product, own, trial, stream);
       char text[64];
-      std::snprintf(text, sizeof(text), ", own: %.2f us", us);
+      std::snprintf(text, sizeof(text), ", %s: %.2f us", NameOfOwn(own), us);
       tried += text;
       if (us < best_us) {
         best_us = us;
-        best.emplace(Choice{std::move(product), kOwnAlgorithm, ""});
+        best.emplace(Choice{std::move(product), own, ""});
       }
     }
     stream.Synchronize();
@@ -280,13 +321,12 @@ class ProductsGpu::State {
     return *std::move(best);
   }
 
+  static const char* NameOfOwn(const Algorithm& algorithm) { return algorithm == kOwnAlgorithm ? "own" : "own, small"; }
+
   static std::string How(bool fused, const Algorithm& algorithm, double us, const std::string& from) {
     char text[64];
-    std::snprintf(text, sizeof(text), "%s, %.2f us (",
-                  algorithm == kOwnAlgorithm ? "own"
-                  : fused                    ? "fused"
-                                             : "apart",
-                  us);
+    const bool own = algorithm == kOwnAlgorithm || algorithm == kTileAlgorithm;
+    std::snprintf(text, sizeof(text), "%s, %.2f us (", own ? NameOfOwn(algorithm) : fused ? "fused" : "apart", us);
     return text + from + ")";
   }
 
@@ -336,6 +376,7 @@ class ProductsGpu::State {
   const std::unique_ptr<cublasLtContext, Destroy> handle_;
   DeviceBuffer<char> workspace_;
   DeviceBuffer<unsigned> finished_;  // [SumsRoom::kStripesMax]
+  bool can_tile_ = false;            // dense/tile_product.cuh
   std::string environment_;
   ProductPlans known_;  // From the plan file.
   ProductPlans fresh_;  // Not in it yet.
@@ -467,6 +508,8 @@ void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stre
   CheckAligned(sums, "sums");
   state_->Gradients(values, ReluFrom::kNowhere, {}, sums, stream);
 }
+
+bool ProductsGpu::SumsCost() const { return state_->SumsCost(); }
 
 bool ProductsGpu::Save() { return state_->Save(); }
 

@@ -21,7 +21,8 @@ namespace sparrow {
 // epilogue does not). Bit j % 8 of byte i * PITCH + j / 8 is that of row i, column j; PITCH is a multiple of 16.
 size_t ReluMaskBytes(int64_t n, int64_t cols);
 
-constexpr size_t kProductsWorkspaceBytes = size_t{32} << 20;  // GPU memory of one object: what cuBLAS asks for on Hopper.
+constexpr size_t kProductsWorkspaceBytes = size_t{32}
+                                           << 20;  // GPU memory of one object: what cuBLAS asks for on Hopper.
 
 // Products sum in float32, whatever the precision: no partial sum is ever stored in 16 bits. kFloat32 never uses tensor
 // cores, which would take tf32.
@@ -55,6 +56,12 @@ class ProductsGpu {
     // all.
     enum class Own { kNever, kWhereFaster, kAlways };
     Own own = Own::kWhereFaster;
+    // Up to so many rows, forward and backward to the inputs are products of our own for small batches, untimed where
+    // they can do it (dense/tile_product.cuh: bf16 on Hopper): what they gain is seen in a chain of kernels, not alone.
+    int64_t small_rows_max = 0;
+    // The kernel queued last before a product never writes its weights and biases, and that one or another between is
+    // not launched early (base/cuda/launch_early.cuh), so products may read these before that kernel ends.
+    bool weights_ready = false;
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;
@@ -95,6 +102,10 @@ class ProductsGpu {
   // precision; 0 for n = 0. b_gradients null: not wanted.
   void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,
                        float* w_gradients /*[out, in]*/, float* b_gradients /*[out]*/, const Stream& stream);
+
+  // Whether BackwardThroughRelu is faster without the gradients of biases, so that it pays to make them by ColumnSums
+  // on another stream.
+  bool SumsCost() const;
 
   // sums[j] = the sum of column j in float32, in an order that depends on the matrix's shape alone; 0 for 0 rows. May
   // be captured from the first call on.

@@ -11,12 +11,13 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
   streams->products_ = ProductsGpu::Make(options, stream);
   // Half of the multiprocessors (dense/linear_gpu.h): a product that takes all of them holds up the main stream's next.
   ProductsGpu::Options side = options;
-  side.multiprocessors = 66;
+  side.multiprocessors = getenv("X_SIDE") ? atoi(getenv("X_SIDE")) : 66;  // XXX
   streams->side_products_ = ProductsGpu::Make(side, streams->side_);
-  if (!streams->products_.has_value() || !streams->side_products_.has_value()) {
+  streams->sums_products_ = ProductsGpu::Make({.precision = options.precision}, streams->sums_);
+  if (!streams->products_.has_value() || !streams->side_products_.has_value() || !streams->sums_products_.has_value()) {
     const GpuMemory memory = GpuMemoryNow();
     return absl::ResourceExhaustedError(absl::StrCat("the GPU is out of memory: matrix products need ",
-                                                     2 * kProductsWorkspaceBytes, " bytes to work in, ", memory.free,
+                                                     3 * kProductsWorkspaceBytes, " bytes to work in, ", memory.free,
                                                      " of ", memory.total, " are free"));
   }
   return streams;
@@ -27,7 +28,14 @@ void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const Device
   if (overlap_) {
     fork_.Record(stream);
     side_.WaitFor(fork_);
-    side_products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, side_);
+    const bool apart = b_gradients != nullptr && biases_apart();
+    if (apart) {
+      sums_.WaitFor(fork_);
+      sums_products_->ColumnSums(y_gradients, b_gradients, sums_);
+      summed_.Record(sums_);
+    }
+    side_products_->BackwardWeights(y_gradients, x, w_gradients, apart ? nullptr : b_gradients, side_);
+    if (apart) side_.WaitFor(summed_);
     forked_ = true;
   } else {
     products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, stream);

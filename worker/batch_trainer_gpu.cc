@@ -73,6 +73,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                               .deterministic = job.train().deterministic(),
                               .plan_file = options.plan_file},
                              stream_));
+    model_->set_sparse_gradients_queued([this] { SumRowGradients(); });
     const int64_t size = model_->parameters()->layout().size();
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
     optimizer_ = DenseOptimizerGpu::Make(rule, size, stream_);
@@ -175,12 +176,13 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     });
     forward_.Record(stream_);
     Run(&backward_graphs_, rows, [&] {
+      if (hot_rows_ == nullptr) GroupRows();
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(rows));
       } else {
         model_->Backward(ModelBatch(rows), stream_);
       }
-      if (hot_rows_ == nullptr) SumRowGradients(rows);
+      if (hot_rows_ == nullptr) stream_.WaitFor(rows_summed_);
     });
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
@@ -219,7 +221,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                       .copy_type = CopyType(),
                       .copy = parameters->copy(),
                       .options = step_options_->data(),
-                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr},
+                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr,
+                      .weights_ready = true},
                      stream_);
     return absl::OkStatus();
   }
@@ -243,7 +246,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   void UpdateRows(size_t share, const SparseOptimizer& optimizer, const SparseStep* step, uint64_t* refused) override {
     DeviceBatch::Group& group = batch_->groups()[share];
     const DeviceBags bags = batch_->Bags(group, rows_);
-    const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
+    const DeviceWorkspace workspace = WorkspaceOf(&group);
     GroupLookupsGpu(bags, group.size, workspace, stream_);
     SparseUpdateGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows_)), optimizer, step,
                     hot_rows_->placed()[share].records, refused, workspace, stream_);
@@ -340,14 +343,28 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     }
   }
 
-  void SumRowGradients(int64_t rows) {
+  // Rows' gradients are summed on a stream beside backward, from where they are there on.
+  void GroupRows() {
+    grouping_.Record(stream_);
+    beside_.WaitFor(grouping_);
     for (DeviceBatch::Group& group : batch_->groups()) {
-      const DeviceBags bags = batch_->Bags(group, rows);
-      const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
-      GroupLookupsGpu(bags, group.size, workspace, stream_);
-      SumGradientsGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows)), group.sums.device.data(),
-                      not_finite_rows_->data(), workspace, stream_);
+      GroupLookupsGpu(batch_->Bags(group, rows_), group.size, WorkspaceOf(&group), beside_);
     }
+  }
+
+  void SumRowGradients() {
+    if (hot_rows_ != nullptr) return;
+    summing_.Record(stream_);
+    beside_.WaitFor(summing_);
+    for (DeviceBatch::Group& group : batch_->groups()) {
+      SumGradientsGpu(batch_->Bags(group, rows_), group.size, Pooled(group, model_->sparse_gradients(rows_)),
+                      group.sums.device.data(), not_finite_rows_->data(), WorkspaceOf(&group), beside_);
+    }
+    rows_summed_.Record(beside_);
+  }
+
+  static DeviceWorkspace WorkspaceOf(DeviceBatch::Group* group) {
+    return {.data = group->workspace.data(), .bytes = group->workspace.size()};
   }
 
   WeightCopy CopyType() const {
@@ -362,6 +379,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   int64_t rows_ = 0;                    // As many as the batch in work is computed as.
   HotRowStoreGpu* hot_rows_ = nullptr;  // Null: the servers hold all rows.
   Stream stream_;
+  Stream beside_;
+  Event grouping_, summing_, rows_summed_;
   Event begin_, loaded_, forward_, backward_;
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;

@@ -154,11 +154,12 @@ void MeasureInteraction(KernelBench* bench) {
   const OwnedMatrix bottom_gradients = random.Make(kBf16, kBatch, kDim);
   const OwnedMatrix sparse_gradients = random.Make(kBf16, kBatch, kFeatures * kDim);
   bench->Measure(CallOf("interaction_backward", sparse_gradients, 2 * vectors + outputs, [&] {
-    InteractionBackwardGpu(shape, kBf16, bottom.view, sparse.view, out.view, true, bottom_gradients.view,
-                           sparse_gradients.view, stream);
+    InteractionBackwardGpu(shape, kBf16, bottom.view, sparse.view, VectorsReady::kNo, out.view, true,
+                           bottom_gradients.view, sparse_gradients.view, stream);
   }));
-  bench->Measure(CallOf("interaction_forward", out, vectors + outputs,
-                        [&] { InteractionForwardGpu(shape, kBf16, bottom.view, sparse.view, out.view, stream); }));
+  bench->Measure(CallOf("interaction_forward", out, vectors + outputs, [&] {
+    InteractionForwardGpu(shape, kBf16, bottom.view, sparse.view, VectorsReady::kNo, out.view, stream);
+  }));
   DeviceBuffer<char> records = Allocate<char>(kRecords * kRecordBytes);
   random.Fill(Precision::kFloat32, &records);
   std::vector<uint32_t> slots(kFeatures * kBatch);
@@ -167,7 +168,8 @@ void MeasureInteraction(KernelBench* bench) {
   const GatheredVectors gathered{records.data(), kRecordBytes, device_slots.data()};
   const double gathered_bytes = kFeatures * (kDim * 4 + 4) + kDim * 2 + kFeatures * kDim * 2;
   bench->Measure(CallOf("interaction_forward_gathered", out, gathered_bytes + outputs, [&] {
-    InteractionForwardGatheredGpu(shape, kBf16, bottom.view, gathered, sparse.view, out.view, stream);
+    InteractionForwardGatheredGpu(shape, kBf16, bottom.view, gathered, sparse.view, VectorsReady::kNo, out.view,
+                                  stream);
   }));
 }
 

@@ -114,15 +114,15 @@ void ExpectTwinsAgree(const InteractionShape& shape, Precision precision, int64_
   const OnDevice d(c, shape, precision, n, gap, stream);
   const DeviceMatrix bottom = shape.bottom_cols > 0 ? d.bottom.view() : DeviceMatrix{};
 
-  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), d.out.view(), stream);
+  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), VectorsReady::kNo, d.out.view(), stream);
   const std::vector<char> out = d.out.Bytes(stream);
   ExpectNear(d.out.Values(stream, d.out_cols), c.Forward(false), c.Forward(true), precision, "output");
-  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), d.out.view(), stream);
+  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), VectorsReady::kNo, d.out.view(), stream);
   EXPECT_EQ(d.out.Bytes(stream), out) << "two runs must agree bit for bit";
 
   for (const bool relu : {true, false}) {
     const auto backward = [&] {
-      InteractionBackwardGpu(shape, precision, bottom, d.sparse.view(), d.out_gradients.view(), relu,
+      InteractionBackwardGpu(shape, precision, bottom, d.sparse.view(), VectorsReady::kNo, d.out_gradients.view(), relu,
                              shape.bottom_cols > 0 ? d.bottom_gradients.view() : DeviceMatrix{},
                              d.sparse_gradients.view(), stream);
     };
@@ -174,7 +174,8 @@ TEST_P(InteractionGpu, GatheredEqualsGatherAndThenForwardBitForBit) {
     const OnDevice d(c, shape, precision, n, gap, stream);
     const GpuMatrix sparse(precision, n, c.sparse_cols(), d.sparse.view().stride, stream);
     const DeviceMatrix bottom_view = bottom ? d.bottom.view() : DeviceMatrix{};
-    InteractionForwardGatheredGpu(shape, precision, bottom_view, gathered, sparse.view(), d.out.view(), stream);
+    InteractionForwardGatheredGpu(shape, precision, bottom_view, gathered, sparse.view(), VectorsReady::kNo,
+                                  d.out.view(), stream);
 
     std::vector<float> expected(n * c.sparse_cols());
     for (int64_t i = 0; i < n; ++i) {
@@ -185,7 +186,7 @@ TEST_P(InteractionGpu, GatheredEqualsGatherAndThenForwardBitForBit) {
     ASSERT_EQ(sparse.Values(stream), Rounded(precision, expected));
     const std::vector<char> out = d.out.Bytes(stream);
     const GpuMatrix again(precision, n, shape.outputs(), d.out.view().stride, stream);
-    InteractionForwardGpu(shape, precision, bottom_view, sparse.view(), again.view(), stream);
+    InteractionForwardGpu(shape, precision, bottom_view, sparse.view(), VectorsReady::kNo, again.view(), stream);
     ASSERT_EQ(again.Bytes(stream), out);
   }
 }
@@ -223,9 +224,9 @@ TEST_F(InteractionGpuOnce, NanStaysInItsSample) {
     const uint32_t nan = ElementBytes(precision) == 4 ? 0x7fc00000 : 0x7fc07fc0;
     char* const row = static_cast<char*>(d.sparse.view().data) + bad * d.sparse.view().stride * ElementBytes(precision);
     internal::CopyToDevice(row, &nan, sizeof(nan), stream);
-    InteractionForwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), d.out.view(), stream);
-    InteractionBackwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), d.out_gradients.view(), false,
-                           d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
+    InteractionForwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), VectorsReady::kNo, d.out.view(), stream);
+    InteractionBackwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), VectorsReady::kNo,
+                           d.out_gradients.view(), false, d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
     const std::vector<float> out = d.out.Values(stream, d.out_cols), gradients = d.sparse_gradients.Values(stream);
     for (int64_t i = 0; i < n; ++i) {
       EXPECT_EQ(std::isnan(out[i * shape.outputs() + shape.dim]), i == bad) << i;  // The pair (1, 0).
@@ -240,9 +241,10 @@ TEST_F(InteractionGpuOnce, AGraphReplaysThem) {
   const Case c(shape, Precision::kBfloat16, 33);
   const OnDevice d(c, shape, Precision::kBfloat16, 33, 0, stream);
   const Graph graph(stream, [&] {
-    InteractionForwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), d.out.view(), stream);
-    InteractionBackwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), d.out_gradients.view(), true,
-                           d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
+    InteractionForwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), VectorsReady::kNo,
+                          d.out.view(), stream);
+    InteractionBackwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), VectorsReady::kNo,
+                           d.out_gradients.view(), true, d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
   });
   graph.Replay(stream);
   ExpectNear(d.out.Values(stream, d.out_cols), c.Forward(false), c.Forward(true), Precision::kBfloat16, "output");
