@@ -22,7 +22,7 @@ namespace {
 constexpr Algorithm kOwnAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
 
-// And for dense/tile_product.cuh.
+// And for dense/tile_product.cuh, which no plan file holds.
 constexpr Algorithm kTileAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                       ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{1}};
 
@@ -137,7 +137,7 @@ class ProductsGpu::State {
 
   const Options& options() const { return options_; }
 
-  bool SumsCost() const { return can_tile_; }
+  bool SumsCost(int64_t n) const { return can_tile_ && n <= options_.small_rows_max; }
 
  private:
   SumsRoom Room() {
@@ -152,15 +152,11 @@ class ProductsGpu::State {
            shape.kind == ProductKind::kBackwardInput && shape.relu && CanReluProduct(shape.n, shape.in, Room());
   }
 
-  // Whether dense/tile_product.cuh can do this.
-  bool MayTile(const ProductShape& shape) const {
-    return can_tile_ && !shape.mask && !shape.add && shape.kind != ProductKind::kBackwardWeights &&
-           (shape.kind == ProductKind::kForward || !shape.bias);
-  }
-
-  // And whether it does, untimed.
+  // Whether it is left to dense/tile_product.cuh.
   bool TakesTiles(const ProductShape& shape) const {
-    return MayTile(shape) && (shape.n <= options_.small_rows_max || options_.own == Options::Own::kAlways);
+    return can_tile_ && (shape.n <= options_.small_rows_max || options_.own == Options::Own::kAlways) && !shape.mask &&
+           !shape.add && shape.kind != ProductKind::kBackwardWeights &&
+           (shape.kind == ProductKind::kForward || !shape.bias);
   }
 
   bool KeepsPlans() const { return !options_.plan_file.empty() && !options_.deterministic && options_.fuse; }
@@ -247,9 +243,8 @@ class ProductsGpu::State {
     if (const auto known = known_.find(shape); known != known_.end()) {
       const Algorithm& algorithm = known->second.algorithm;
       Product product(shape, known->second.fused);
-      const bool allowed = algorithm == kOwnAlgorithm    ? MayOwn(shape)
-                           : algorithm == kTileAlgorithm ? MayTile(shape)
-                                                         : product.IsAllowed(handle_.get(), algorithm, false);
+      const bool allowed =
+          algorithm == kOwnAlgorithm ? MayOwn(shape) : product.IsAllowed(handle_.get(), algorithm, false);
       if (allowed && (!can_run || Run(shape, &product, algorithm, trial, 1, stream) == CUBLAS_STATUS_SUCCESS)) {
         stream.Synchronize();  // Scratch memory is in use until here.
         return {std::move(product), algorithm,
@@ -300,16 +295,14 @@ class ProductsGpu::State {
       best_us = variant_us;
       best.emplace(Choice{std::move(product), *variant_best, ""});
     }
-    for (const Algorithm& own : {kOwnAlgorithm, kTileAlgorithm}) {
-      if (!timed || !(own == kOwnAlgorithm ? MayOwn(shape) : MayTile(shape))) continue;
-      Product product(shape, false);
-      const double us = Microseconds(shape, &product, own, trial, stream);
+    if (Product product(shape, false); timed && MayOwn(shape)) {
+      const double us = Microseconds(shape, &product, kOwnAlgorithm, trial, stream);
       char text[64];
-      std::snprintf(text, sizeof(text), ", %s: %.2f us", NameOfOwn(own), us);
+      std::snprintf(text, sizeof(text), ", own: %.2f us", us);
       tried += text;
       if (us < best_us) {
         best_us = us;
-        best.emplace(Choice{std::move(product), own, ""});
+        best.emplace(Choice{std::move(product), kOwnAlgorithm, ""});
       }
     }
     stream.Synchronize();
@@ -321,12 +314,13 @@ class ProductsGpu::State {
     return *std::move(best);
   }
 
-  static const char* NameOfOwn(const Algorithm& algorithm) { return algorithm == kOwnAlgorithm ? "own" : "own, small"; }
-
   static std::string How(bool fused, const Algorithm& algorithm, double us, const std::string& from) {
     char text[64];
-    const bool own = algorithm == kOwnAlgorithm || algorithm == kTileAlgorithm;
-    std::snprintf(text, sizeof(text), "%s, %.2f us (", own ? NameOfOwn(algorithm) : fused ? "fused" : "apart", us);
+    std::snprintf(text, sizeof(text), "%s, %.2f us (",
+                  algorithm == kOwnAlgorithm ? "own"
+                  : fused                    ? "fused"
+                                             : "apart",
+                  us);
     return text + from + ")";
   }
 
@@ -509,7 +503,7 @@ void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stre
   state_->Gradients(values, ReluFrom::kNowhere, {}, sums, stream);
 }
 
-bool ProductsGpu::SumsCost() const { return state_->SumsCost(); }
+bool ProductsGpu::SumsCost(int64_t rows) const { return state_->SumsCost(rows); }
 
 bool ProductsGpu::Save() { return state_->Save(); }
 

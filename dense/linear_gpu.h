@@ -103,9 +103,9 @@ class ProductsGpu {
   void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,
                        float* w_gradients /*[out, in]*/, float* b_gradients /*[out]*/, const Stream& stream);
 
-  // Whether BackwardThroughRelu is faster without the gradients of biases, so that it pays to make them by ColumnSums
-  // on another stream.
-  bool SumsCost() const;
+  // Whether BackwardThroughRelu of so many rows is faster without the gradients of biases by more than ColumnSums on
+  // another stream costs.
+  bool SumsCost(int64_t rows) const;
 
   // sums[j] = the sum of column j in float32, in an order that depends on the matrix's shape alone; 0 for 0 rows. May
   // be captured from the first call on.

@@ -39,7 +39,7 @@ DeviceMatrix MlpGpu::Forward(const DeviceMatrix& x, ModelStreams* streams, const
 
 void MlpGpu::Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, ModelStreams* streams,
                       const Stream& stream) {
-  const bool with_weights = streams->biases_apart();
+  const bool with_weights = streams->BiasesApart(x.rows);
   for (size_t i = layers_.size(); i-- > 0;) {
     Layer& layer = layers_[i];
     const bool last = i + 1 == layers_.size();

@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
   streams->products_ = ProductsGpu::Make(options, stream);
   // Half of the multiprocessors (dense/linear_gpu.h): a product that takes all of them holds up the main stream's next.
   ProductsGpu::Options side = options;
-  side.multiprocessors = getenv("X_SIDE") ? atoi(getenv("X_SIDE")) : 66;  // XXX
+  side.multiprocessors = 66;
   streams->side_products_ = ProductsGpu::Make(side, streams->side_);
   streams->sums_products_ = ProductsGpu::Make({.precision = options.precision}, streams->sums_);
   if (!streams->products_.has_value() || !streams->side_products_.has_value() || !streams->sums_products_.has_value()) {
@@ -28,7 +28,7 @@ void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const Device
   if (overlap_) {
     fork_.Record(stream);
     side_.WaitFor(fork_);
-    const bool apart = b_gradients != nullptr && biases_apart();
+    const bool apart = b_gradients != nullptr && BiasesApart(x.rows);
     if (apart) {
       sums_.WaitFor(fork_);
       sums_products_->ColumnSums(y_gradients, b_gradients, sums_);

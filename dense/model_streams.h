@@ -24,7 +24,7 @@ class ModelStreams {
   // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
   void set_overlap(bool overlap) { overlap_ = overlap; }
   // Whether gradients of biases are best left to BackwardWeights, which then makes them on a third stream.
-  bool biases_apart() const { return overlap_ && products_->SumsCost(); }
+  bool BiasesApart(int64_t rows) const { return overlap_ && products_->SumsCost(rows); }
   // Whom to tell of gradients; empty: nobody.
   void set_gradients_queued(GradientsQueued queued) { queued_ = std::move(queued); }
 

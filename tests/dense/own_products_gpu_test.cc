@@ -63,7 +63,6 @@ TEST_P(SmallProductsGpu, EqualTheCpuHalfAndThemselves) {
     }
     if (HasFatalFailure()) return;
   }
-  if (!products.SumsCost()) GTEST_SKIP() << "this GPU takes no product of our own";
   EXPECT_NE(products.Describe().find("own, small"), std::string::npos);
 }
 
