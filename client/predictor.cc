@@ -115,7 +115,7 @@ absl::StatusOr<uint64_t> WritePredictions(const v1::Job& job, const PredictionOp
   const JobLayout layout = MakeJobLayout(job);
   ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                    MakeModel(job.model(), {layout.dense_columns, layout.FeatureDims()}, job.train().seed()));
-  RETURN_IF_ERROR(LoadDense(checkpoint, model.get(), nullptr));
+  RETURN_IF_ERROR(LoadDense(checkpoint, model.get(), /*optimizer=*/nullptr, /*scaler=*/nullptr));
 
   BatchReaderOptions input;
   input.data_root = options.data_root;

@@ -19,6 +19,7 @@ std::string ProgressText(const v1::Progress& progress, const std::string& auc) {
   std::string text = absl::StrCat("step ", progress.step());
   if (progress.steps_total() > 0) absl::StrAppend(&text, "/", progress.steps_total());
   absl::StrAppendFormat(&text, "  %.0f samples/s  loss %.4f", progress.samples_per_second(), progress.loss());
+  if (progress.steps_skipped() > 0) absl::StrAppend(&text, "  ", progress.steps_skipped(), " skipped");
   if (!auc.empty()) absl::StrAppend(&text, "  ", auc);
   if (progress.eta_seconds() > 0 && std::isfinite(progress.eta_seconds())) {
     absl::StrAppend(&text, "  ETA ", absl::FormatDuration(absl::Seconds(std::llround(progress.eta_seconds()))));

@@ -99,6 +99,7 @@ JobFigures FiguresOf(const v1::JobStatus& status) {
                .rows_read = summary.rows_read(),
                .rows_trained = summary.rows_trained(),
                .rows_skipped = summary.rows_skipped(),
+               .steps_skipped = summary.steps_skipped(),
                .samples_per_second = std::nullopt,
                .train_loss = std::nullopt};
     samples_per_second = summary.samples_per_second();
@@ -108,6 +109,7 @@ JobFigures FiguresOf(const v1::JobStatus& status) {
                .rows_read = progress.rows_read(),
                .rows_trained = progress.rows_trained(),
                .rows_skipped = progress.rows_skipped(),
+               .steps_skipped = progress.steps_skipped(),
                .samples_per_second = std::nullopt,
                .train_loss = std::nullopt};
     samples_per_second = progress.samples_per_second();
@@ -145,7 +147,11 @@ std::string SummaryText(const v1::JobStatus& status) {
       absl::StrCat(
           figures.rows_trained,
           figures.rows_skipped == 0 ? "" : absl::StrCat(" (", figures.rows_skipped, " did not fit and were skipped)")));
-  AddLine(&text, "steps", absl::StrCat(figures.steps));
+  AddLine(&text, "steps",
+          absl::StrCat(figures.steps, figures.steps_skipped == 0
+                                          ? ""
+                                          : absl::StrCat(" (", figures.steps_skipped,
+                                                         " were skipped: a gradient passed the range of float16)")));
   std::string rate = FigureText("%.0f", figures.samples_per_second);
   if (IsWhole(status) && figures.samples_per_second.has_value()) {
     absl::StrAppendFormat(&rate, " (%.1f s of training on %d worker%s, %d server%s)", summary.train_seconds(),
@@ -182,6 +188,7 @@ std::string SummaryJson(const v1::JobStatus& status) {
   json["state"] = StateName(status.state());
   json["message"] = status.message();
   json["steps"] = figures.steps;
+  json["steps_skipped"] = figures.steps_skipped;
   json["rows_read"] = figures.rows_read;
   json["rows_trained"] = figures.rows_trained;
   json["rows_skipped"] = figures.rows_skipped;

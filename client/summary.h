@@ -20,6 +20,7 @@ struct JobFigures {
   uint64_t rows_read = 0;
   uint64_t rows_trained = 0;
   uint64_t rows_skipped = 0;
+  uint64_t steps_skipped = 0;  // Of float16: changed nothing.
   // Absent where no row was trained.
   std::optional<double> samples_per_second;
   std::optional<double> train_loss;
@@ -31,11 +32,11 @@ JobFigures FiguresOf(const v1::JobStatus& status);
 // does not exist is "-".
 std::string SummaryText(const v1::JobStatus& status);
 
-// One object, indented. job, job_id, state, message, steps, rows_read, rows_trained, rows_skipped, samples_per_second,
-// train_loss, eval_rows, eval_loss, eval_auc, eval_auc_reason, eval_calibration, checkpoint, workers, servers,
-// train_seconds, step_seconds {part: seconds}, sources [], loss_curve [[step, loss], ...], evals []. What is not known
-// is null: eval_auc then has its reason beside it, and eval_auc_reason is null otherwise. A job that failed has the
-// counts that it reached.
+// One object, indented. job, job_id, state, message, steps, steps_skipped, rows_read, rows_trained, rows_skipped,
+// samples_per_second, train_loss, eval_rows, eval_loss, eval_auc, eval_auc_reason, eval_calibration, checkpoint,
+// workers, servers, train_seconds, step_seconds {part: seconds}, sources [], loss_curve [[step, loss], ...], evals [].
+// What is not known is null: eval_auc then has its reason beside it, and eval_auc_reason is null otherwise. A job that
+// failed has the counts that it reached.
 std::string SummaryJson(const v1::JobStatus& status);
 
 // "step,loss" and a line for each point of the curve, losses with all their digits.

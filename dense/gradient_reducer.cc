@@ -48,17 +48,29 @@ void GradientReducer::Backward(const ModelGpu::Batch& batch) {
     progress_[b]->missing = buckets_[b].parameters;
     progress_[b]->ready = progress_[b]->on_main = progress_[b]->on_side = false;
   }
-  // Behind the gradients of the last layer, so in the first bucket.
-  StepTotalsGpu(batch.loss_sum, batch.samples, model_->parameters()->totals(), main_);
-  progress_[0]->on_main = true;
+  // The totals lie behind the gradients of the last layer, so in the first bucket.
+  if (options_.totals_last) {
+    ++progress_[0]->missing;
+  } else {
+    StepTotalsGpu(batch.loss_sum, batch.samples, /*not_finite=*/nullptr, model_->parameters()->totals(), main_);
+    progress_[0]->on_main = true;
+  }
   in_backward_ = true;
   model_->Backward(batch, main_);
   in_backward_ = false;
-  for (const std::unique_ptr<Progress>& progress : progress_) {
-    if (progress->ready) continue;
-    progress->on_main = true;  // What the model has not told of is complete by now.
-    MarkReady(progress.get());
+  for (size_t b = options_.totals_last ? 1 : 0; b < progress_.size(); ++b) {
+    if (progress_[b]->ready) continue;
+    progress_[b]->on_main = true;  // What the model has not told of is complete by now.
+    MarkReady(progress_[b].get());
   }
+}
+
+void GradientReducer::PutTotals(const ModelGpu::Batch& batch, const uint64_t* not_finite) {
+  CHECK(options_.totals_last) << "the totals are put by Backward";
+  StepTotalsGpu(batch.loss_sum, batch.samples, not_finite, model_->parameters()->totals(), main_);
+  progress_[0]->on_main = true;
+  progress_[0]->on_side = false;  // The model's stream has waited for the other.
+  MarkReady(progress_[0].get());
 }
 
 void GradientReducer::Queued(const float* gradients, const Stream& stream) {
@@ -82,15 +94,16 @@ void GradientReducer::MarkReady(Progress* progress) {
 }
 
 absl::Status GradientReducer::QueueSums() {
-  float* const gradients = model_->parameters()->gradients();
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    // An event that this step's backward has not recorded has passed long ago.
-    sums_.WaitForOutside(progress_[b]->main_ready);
-    sums_.WaitForOutside(progress_[b]->side_ready);
-    RETURN_IF_ERROR(
-        collective_->AllReduceSum(gradients + buckets_[b].begin, buckets_[b].end - buckets_[b].begin, sums_));
-  }
-  return absl::OkStatus();
+  for (size_t b = options_.totals_last ? 1 : 0; b < buckets_.size(); ++b) RETURN_IF_ERROR(QueueSum(b));
+  return options_.totals_last ? QueueSum(0) : absl::OkStatus();
+}
+
+absl::Status GradientReducer::QueueSum(size_t bucket) {
+  const GradientBucket& range = buckets_[bucket];
+  // An event that this step's backward has not recorded has passed long ago.
+  sums_.WaitForOutside(progress_[bucket]->main_ready);
+  sums_.WaitForOutside(progress_[bucket]->side_ready);
+  return collective_->AllReduceSum(model_->parameters()->gradients() + range.begin, range.end - range.begin, sums_);
 }
 
 absl::Status GradientReducer::Start() {

@@ -35,6 +35,9 @@ class GradientReducer {
     int64_t bucket_bytes = 4 << 20;              // At least, but for the last bucket.
     bool record = true;                          // The sums as a graph; false: queued one by one in every step.
     absl::Duration timeout = absl::Minutes(10);  // Of a step's sums: how far apart workers may be.
+    // The totals say whether gradients have overflowed, which is known at the end: PutTotals follows each Backward, and
+    // the bucket of the totals is summed last. The same for all members.
+    bool totals_last = false;
   };
 
   // The buckets that Make will use, for members to compare (dense/reduction_terms.h).
@@ -49,6 +52,9 @@ class GradientReducer {
 
   // model->Backward(batch), with events. May be recorded in a graph, and replayed.
   void Backward(const ModelGpu::Batch& batch);
+  // Queues the totals. *not_finite: gradients that overflowed. May be recorded in the graph of the Backward before it.
+  // REQUIRES: Options.totals_last.
+  void PutTotals(const ModelGpu::Batch& batch, const uint64_t* not_finite /*[1], in GPU memory*/);
   // Queues the sums, after the Backward that has been queued or replayed last. The model's stream does not wait for
   // them. Errors of the collective, which are final.
   absl::Status Start();
@@ -82,6 +88,7 @@ class GradientReducer {
   void Queued(const float* gradients, const Stream& stream);
   void MarkReady(Progress* progress);
   absl::Status QueueSums();
+  absl::Status QueueSum(size_t bucket);
 
   ModelGpu* const model_;
   DeviceCollective* const collective_;

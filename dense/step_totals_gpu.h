@@ -11,8 +11,8 @@
 namespace sparrow {
 
 // As StepTotalsCpu; all pointers are GPU memory. Queued on `stream`; a graph can record it.
-void StepTotalsGpu(const double* loss_sum /*[1]*/, const uint32_t* samples /*[1]*/, float* totals /*[kStepTotals]*/,
-                   const Stream& stream);
+void StepTotalsGpu(const double* loss_sum /*[1]*/, const uint32_t* samples /*[1]*/, const uint64_t* not_finite /*[1]*/,
+                   float* totals /*[kStepTotals]*/, const Stream& stream);
 
 }  // namespace sparrow
 

@@ -1,6 +1,7 @@
 #include "server/job.h"
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -20,20 +21,6 @@
 
 namespace sparrow {
 namespace {
-
-// Positions of the keys whose rows the step under way may change: that its pushes may touch, because they were pulled
-// for it or are lent (`lent`, positions too), or that with `evicts` may be forgotten at its end.
-std::vector<uint32_t> Pending(const StepPulls& under_way, const v1::TableKeys& table, bool evicts,
-                              std::span<const uint32_t> lent) {
-  std::vector<uint32_t> positions;
-  const std::span<const Key> keys = ViewAs<Key>(table.keys());
-  for (uint32_t i = 0; i < keys.size(); ++i) {
-    const bool is_lent = !lent.empty() && lent.front() == i;
-    if (is_lent) lent = lent.subspan(1);
-    if (is_lent || evicts || under_way.filter().MayHave(table.table(), keys[i])) positions.push_back(i);
-  }
-  return positions;
-}
 
 uint64_t KeyBytes(const v1::PullRequest& request) {
   uint64_t bytes = 0;
@@ -190,7 +177,6 @@ void Job::Answer(WaitingPulls* ready) {
 absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows_out,
                            v1::PullResponse* response) {
   std::shared_ptr<const StepPulls> under_way;  // Of a pull ahead: the step before its own.
-  bool all_returned;
   {
     absl::MutexLock lock(&mu_);
     if (!CanRead(request)) {
@@ -199,7 +185,6 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     RETURN_IF_ERROR(ended_);
     response->set_version(applied_);
     if (request.step() != applied_) under_way = pulls_[0];
-    all_returned = all_returned_ == request.step();
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
@@ -236,12 +221,10 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     out.set_row_type(request.row_type());
     out.clear_pending();
     const std::span<const Key> of_table = ViewAs<Key>(keys.keys());
-    std::vector<uint32_t> pending;
-    if (!all_returned) {
-      pending = loans_.Older(keys.table(), of_table, request.step(), under_way != nullptr ? SIZE_MAX : 1);
-    }
+    std::vector<uint32_t> pending =
+        loans_.Older(keys.table(), of_table, request.step(), under_way != nullptr ? SIZE_MAX : 1);
     if (under_way != nullptr) {
-      pending = Pending(*under_way, keys, table.spec().eviction.enabled(), pending);
+      pending = under_way->MayChange(keys.table(), of_table, table.spec().eviction.enabled(), pending);
       out.mutable_pending()->assign(reinterpret_cast<const char*>(pending.data()), pending.size() * sizeof(uint32_t));
     } else if (!pending.empty()) {
       results[i] = loans_.OlderError(keys.table(), of_table[pending[0]], request.step());
@@ -496,12 +479,7 @@ absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& byt
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
   RETURN_IF_ERROR(loans_.CheckPush(request));
   RETURN_IF_ERROR(CheckRoom(request));
-  RETURN_IF_ERROR(loans_.PutRecords(request, bytes_of, tables_, request.step()));
-  if (request.complete()) {
-    absl::MutexLock lock(&mu_);
-    all_returned_ = request.step();
-  }
-  return absl::OkStatus();
+  return loans_.WriteBack(request, bytes_of, tables_);
 }
 
 absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options) {
@@ -567,20 +545,15 @@ void Job::CountDecisions() {
 
 absl::Status Job::SaveTables(const v1::SaveTablesRequest& request, v1::SaveTablesResponse* response) {
   ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(environment_.checkpoint_root, request.directory()));
-  bool all_returned;
   {
     absl::MutexLock lock(&mu_);
     if (request.step() != applied_ || changing_) return Refused("a checkpoint is asked for of step ", request.step());
     RETURN_IF_ERROR(ended_);
-    all_returned = all_returned_ == request.step();
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
-  if (!all_returned) {
-    RETURN_IF_ERROR(
-        Annotate(loans_.CheckNoneOlder(request.step()),
-                 absl::StrCat("job ", spec_.job_id, ": a checkpoint is asked for of step ", request.step())));
-  }
+  RETURN_IF_ERROR(Annotate(loans_.CheckNoneOlder(request.step()),
+                           absl::StrCat("job ", spec_.job_id, ": a checkpoint is asked for of step ", request.step())));
   Stats();
   {
     absl::MutexLock lock(&stats_mu_);

@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -154,10 +153,8 @@ class Job {
   // Calls that read rows as of applied_, and ahead as of the next step.
   std::array<uint32_t, 2> reading_ ABSL_GUARDED_BY(mu_) = {};
   double apply_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Spent on step applied_ by all calls.
-  // The worker has said that all rows that are lent have come back as of so many steps. None: it never has.
-  std::optional<uint64_t> all_returned_ ABSL_GUARDED_BY(mu_);
-  absl::Status ended_ ABSL_GUARDED_BY(mu_);      // Why no call is served any more; OK: they are.
-  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);  // For step applied_.
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);        // Why no call is served any more; OK: they are.
+  PushAccumulator pushes_ ABSL_GUARDED_BY(mu_);    // For step applied_.
   // In a job with prefetch, of the steps applied_ and applied_ + 1. Shared with calls under way.
   std::shared_ptr<StepPulls> pulls_[2] ABSL_GUARDED_BY(mu_);
   CallMemory::Hold pushed_keys_memory_ ABSL_GUARDED_BY(mu_);

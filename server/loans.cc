@@ -17,6 +17,11 @@ Loans::~Loans() {
   for (const LentRows& lent : lent_) metrics_.lent_rows.Add(-static_cast<double>(lent.rows()));
 }
 
+std::vector<uint32_t> Loans::Older(uint32_t table, std::span<const Key> keys, uint64_t step, size_t most) const {
+  if (AllReturned(step)) return {};
+  return lent_[table].Older(keys, step, most);
+}
+
 absl::Status Loans::OlderError(uint32_t table, Key key, uint64_t step) const {
   return absl::FailedPreconditionError(absl::StrCat("table \"", spec_.tables[table].name, "\": id ", key,
                                                     " is lent to the worker, and has not come back as it is after ",
@@ -89,7 +94,15 @@ absl::Status Loans::PutRecords(const v1::PushRequest& request, const PushBytes& 
   return absl::OkStatus();
 }
 
+absl::Status Loans::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of,
+                              std::span<const std::unique_ptr<Table>> tables) {
+  RETURN_IF_ERROR(PutRecords(request, bytes_of, tables, request.step()));
+  if (request.complete()) all_returned_.store(request.step(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
 absl::Status Loans::CheckNoneOlder(uint64_t step) const {
+  if (AllReturned(step)) return absl::OkStatus();
   for (size_t t = 0; t < lent_.size(); ++t) {
     const uint64_t older = lent_[t].CountOlder(step);
     if (older == 0) continue;

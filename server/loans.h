@@ -4,6 +4,7 @@
 // The rows of a job that its worker holds and updates itself (PullRequest.records): lent, returned, and what may be
 // asked of them meanwhile.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -29,9 +30,7 @@ class Loans {
   ~Loans();
 
   // Positions of the keys, ascending, whose rows are lent and here as they were before `step` steps; at most `most`.
-  std::vector<uint32_t> Older(uint32_t table, std::span<const Key> keys, uint64_t step, size_t most) const {
-    return lent_[table].Older(keys, step, most);
-  }
+  std::vector<uint32_t> Older(uint32_t table, std::span<const Key> keys, uint64_t step, size_t most) const;
   absl::Status OlderError(uint32_t table, Key key, uint64_t step) const;
 
   // Notes rows as lent as of `step` steps, but for those at the positions `except`. ResourceExhausted: none is noted.
@@ -43,14 +42,25 @@ class Loans {
   absl::Status PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of,
                           std::span<const std::unique_ptr<Table>> tables, uint64_t version);
 
+  // The same for a push that is no part of a step: rows as of its step, beside the readers of that. With `complete` no
+  // row is older than that step any more, whatever has been noted of it.
+  absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of,
+                         std::span<const std::unique_ptr<Table>> tables);
+
   // FailedPrecondition, with table and number, if a row that is lent is here as it was before `step` steps.
   absl::Status CheckNoneOlder(uint64_t step) const;
 
  private:
+  bool AllReturned(uint64_t step) const { return all_returned_.load(std::memory_order_acquire) == step; }
+
   const JobSpec& spec_;
   const CallMemory& memory_;
   const ServerMetrics metrics_;
   std::deque<LentRows> lent_;  // [tables]
+
+  // The worker has said that all rows that are lent have come back as of so many steps. Release and acquire: who sees
+  // it sees those rows.
+  std::atomic<uint64_t> all_returned_{UINT64_MAX};
 };
 
 }  // namespace sparrow

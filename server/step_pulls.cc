@@ -4,6 +4,17 @@
 
 namespace sparrow {
 
+std::vector<uint32_t> StepPulls::MayChange(uint32_t table, std::span<const Key> keys, bool evicts,
+                                           std::span<const uint32_t> lent) const {
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    const bool is_lent = !lent.empty() && lent.front() == i;
+    if (is_lent) lent = lent.subspan(1);
+    if (is_lent || evicts || filter_.MayHave(table, keys[i])) positions.push_back(i);
+  }
+  return positions;
+}
+
 absl::Status StepPulls::Note(uint32_t worker, uint32_t part, uint32_t parts, uint64_t keys) {
   Worker& of = workers_[worker];
   if (of.seen.empty()) {

@@ -6,6 +6,7 @@
 // step can touch, whatever the workers send.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,11 @@ class StepPulls {
   // Keys are added before their part is noted. Thread-safe.
   KeyFilter& filter() { return filter_; }
   const KeyFilter& filter() const { return filter_; }
+
+  // Positions of the keys, ascending, whose rows this step may change: that its pushes may touch, because they were
+  // pulled for it or are lent (`lent`, positions too), or that with `evicts` may be forgotten at its end. Thread-safe.
+  std::vector<uint32_t> MayChange(uint32_t table, std::span<const Key> keys, bool evicts,
+                                  std::span<const uint32_t> lent) const;
 
   // All keys of a worker's part have been added. Again for the same part: nothing. InvalidArgument if the worker says
   // another number of parts than before. REQUIRES: part < parts, worker < workers. Not thread-safe, like the rest.

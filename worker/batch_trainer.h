@@ -37,10 +37,17 @@ class BatchTrainer {
     double h2d_seconds = 0;  // Copies to the device; 0 on the CPU.
     double forward_seconds = 0;
     double backward_seconds = 0;
+    // The loss was scaled, and a gradient is not finite. (Without scaling the servers say so.)
+    bool overflowed = false;
   };
-  // Forward and backward. A loss that is not finite makes the other results meaningless. They are valid until the next
-  // call. The dense gradients stay here, for UpdateDense. REQUIRES: prepared.rows are filled.
+  // Forward and backward. A loss that is not finite, or an overflow, makes the other results meaningless. They are
+  // valid until the next call. The dense gradients stay here, for UpdateDense. REQUIRES: prepared.rows are filled.
   virtual absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) = 0;
+
+  // What the loss is multiplied by in each ForwardBackward from now on: a power of two, 1 at first. Results and updates
+  // are those of the loss itself, but for what rounding and overflow do to them. A device that computes in float32
+  // needs no scale and takes none.
+  virtual void SetLossScale(float scale) = 0;
 
   // How the workers of a job reach each other.
   struct Meeting {
@@ -56,7 +63,8 @@ class BatchTrainer {
   // Sums over all workers: the dense gradients of the last ForwardBackward, and what is passed here.
   struct Sums {
     double loss = 0;
-    uint64_t samples = 0;  // Below 2^24.
+    uint64_t samples = 0;    // Below 2^24.
+    uint64_t overflows = 0;  // Workers with Result.overflowed.
     // Left by Reduce where GPUs sum: what that took beyond backward.
     std::optional<double> exposed_seconds = std::nullopt;
   };
@@ -94,7 +102,7 @@ struct GpuTrainerOptions {
 };
 // On a GPU, which becomes the calling thread's; the trainer is used on that thread. The job says model, optimizer and
 // precision. parts.model and parts.optimizer are where it begins. ResourceExhausted: memory of the GPU, with numbers.
-// Unimplemented: no CUDA in this build, or a precision that jobs cannot have yet.
+// Unimplemented: no CUDA in this build.
 absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
                                                                   const GpuTrainerOptions& options);
 

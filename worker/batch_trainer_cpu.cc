@@ -32,6 +32,8 @@ class CpuBatchTrainer final : public BatchTrainer {
                   .backward_seconds = result.backward_seconds};
   }
 
+  void SetLossScale(float) override {}
+
   absl::Status Join(const Meeting& meeting) override {
     if (meeting.collective->size() == 1) return absl::OkStatus();
     return AgreeOnReduction({.able = false}, meeting.collective).status();

@@ -17,6 +17,8 @@
 #include "dense/device_collective.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/gradient_reducer.h"
+#include "dense/loss_scale.h"
+#include "dense/loss_scale_gpu.h"
 #include "dense/model_gpu.h"
 #include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
@@ -42,7 +44,7 @@ ElementType ElementTypeOf(Precision precision) {
   return ElementType::kFloat32;
 }
 
-absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
+Precision PrecisionOf(const v1::TrainConfig& config) {
   switch (config.precision()) {
     case v1::TrainConfig::FULL:
       return Precision::kFloat32;
@@ -51,11 +53,9 @@ absl::StatusOr<Precision> PrecisionOf(const v1::TrainConfig& config) {
     case v1::TrainConfig::BFLOAT16:
       return Precision::kBfloat16;
     case v1::TrainConfig::FLOAT16:
-      break;
+      return Precision::kFloat16;
   }
-  return absl::UnimplementedError(
-      absl::StrCat("train.precision is ", v1::TrainConfig::Precision_Name(config.precision()),
-                   ", which a job cannot have yet; BFLOAT16 is as fast and needs no loss scaling"));
+  return Precision::kBfloat16;
 }
 
 class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
@@ -98,7 +98,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     const size_t rows = static_cast<size_t>(rows_max_);
     RETURN_IF_ERROR(MakeOne(&loss_scale_, "the loss scale"));
     RETURN_IF_ERROR(MakeOne(&loss_sum_, "a step's loss"));
-    RETURN_IF_ERROR(MakeOne(&not_finite_rows_, "a step's refused rows"));
+    RETURN_IF_ERROR(MakeOne(&not_finite_, "the number of gradients that are not finite"));
     RETURN_IF_ERROR(MakeOne(&step_options_, "a step's options"));
     RETURN_IF_ERROR(MakeOne(&clip_, "the norm of gradients"));
     RETURN_IF_ERROR(MakeOne(&norm_sums_, "the sums of a norm"));
@@ -109,13 +109,13 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     host_logits_.emplace(std::move(host_logits));
     ASSIGN_OR_RETURN(PinnedBuffer<double> host_loss_sum, AllocatePinned<double>(1, "a step's loss"));
     host_loss_sum_.emplace(std::move(host_loss_sum));
+    ASSIGN_OR_RETURN(PinnedBuffer<uint64_t> host_not_finite, AllocatePinned<uint64_t>(1, "a step's overflow"));
+    host_not_finite_.emplace(std::move(host_not_finite));
     ASSIGN_OR_RETURN(PinnedBuffer<DenseStepOptions> host_options,
                      AllocatePinned<DenseStepOptions>(1, "a step's options"));
     host_options_.emplace(std::move(host_options));
-    const float one = 1;
-    loss_scale_->CopyFrom({&one, 1}, stream_);
-    not_finite_rows_->Fill(0, stream_);
-    stream_.Synchronize();
+    not_finite_->Fill(0, stream_);
+    CopyLossScale();
     return absl::OkStatus();
   }
 
@@ -145,7 +145,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
       return absl::OkStatus();
     }
     device_collective_ = std::move(*met);
-    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), {}, stream_));
+    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(),
+                                                     {.totals_last = scales_loss()}, stream_));
     LOG(INFO) << "gradients are summed between " << group->size() << " GPUs by NCCL " << NcclVersion() << ", in "
               << buckets.size() << " buckets";
     return absl::OkStatus();
@@ -169,6 +170,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     RETURN_IF_ERROR(batch_->Load(prepared, rows, placed, stream_));
     if (hot_rows_ == nullptr) RETURN_IF_ERROR(batch_->MakeRoomForSums());
     rows_ = rows;
+    gradients_scale_ = loss_scale_now_;
     loaded_.Record(stream_);
     Run(&forward_graphs_, rows, [&] {
       Pool(rows);
@@ -176,6 +178,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     });
     forward_.Record(stream_);
     Run(&backward_graphs_, rows, [&] {
+      if (scales_loss()) not_finite_->Fill(0, stream_);
       if (hot_rows_ == nullptr) GroupRows();
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(rows));
@@ -183,9 +186,11 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
         model_->Backward(ModelBatch(rows), stream_);
       }
       if (hot_rows_ == nullptr) stream_.WaitFor(rows_summed_);
+      if (scales_loss()) LookForOverflow(rows);
     });
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
+    if (scales_loss()) internal::CopyToHost(host_not_finite_->data(), not_finite_->data(), sizeof(uint64_t), stream_);
     if (hot_rows_ == nullptr) batch_->FetchSums(stream_);
     backward_.Record(stream_);
     stream_.Synchronize();
@@ -193,7 +198,14 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                   .row_gradients = hot_rows_ == nullptr ? batch_->Sums() : std::span<const std::span<const float>>(),
                   .h2d_seconds = loaded_.MillisecondsSince(begin_) * 1e-3,
                   .forward_seconds = forward_.MillisecondsSince(loaded_) * 1e-3,
-                  .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3};
+                  .backward_seconds = backward_.MillisecondsSince(forward_) * 1e-3,
+                  .overflowed = scales_loss() && *host_not_finite_->data() > 0};
+  }
+
+  void SetLossScale(float scale) override {
+    if (scale == loss_scale_now_ || !scales_loss()) return;
+    loss_scale_now_ = scale;
+    CopyLossScale();
   }
 
   absl::Status Reduce(Collective* collective, Sums* sums) override {
@@ -201,14 +213,16 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     if (reducer_ == nullptr) return ReduceThroughHost(collective, sums);
     const absl::StatusOr<GradientReducer::Result> result = reducer_->Finish();
     if (!result.ok()) return Annotate(result.status(), "summing the gradients");
-    *sums = {
-        .loss = result->totals.loss, .samples = result->totals.samples, .exposed_seconds = result->exposed_seconds};
+    *sums = {.loss = result->totals.loss,
+             .samples = result->totals.samples,
+             .overflows = result->totals.overflows,
+             .exposed_seconds = result->exposed_seconds};
     return absl::OkStatus();
   }
 
   absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
     stream_.Synchronize();  // The pinned options are written again.
-    *host_options_->data() = {.gradient_scale = 1.0 / static_cast<double>(samples),
+    *host_options_->data() = {.gradient_scale = 1.0 / (static_cast<double>(samples) * gradients_scale_),
                               .learning_rate_factor = learning_rate_factor};
     internal::CopyToDevice(step_options_->data(), host_options_->data(), sizeof(DenseStepOptions), stream_);
     DeviceParameters* const parameters = model_->parameters();
@@ -252,6 +266,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                     hot_rows_->placed()[share].records, refused, workspace, stream_);
   }
 
+  double gradients_scale() const override { return gradients_scale_; }
+
   absl::Status CopyToModel() override {
     const DeviceParameters& parameters = *model_->parameters();
     parameters.Get(parts_.model->weights(), stream_);
@@ -286,6 +302,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     internal::CopyToHost(spread_.data(), model_->parameters()->gradients(), spread_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     layout.Collect(spread_, std::span<float>(reduced_).first(n));
+    const float scale = std::exchange(gradients_scale_, 1.0f);  // The others may have none.
+    UnscaleCpu(std::span<float>(reduced_).first(n), &scale);
     RETURN_IF_ERROR(SumOverWorkers(collective, n, &reduced_, sums));
     layout.Spread(std::span<const float>(reduced_).first(n), spread_);
     internal::CopyToDevice(model_->parameters()->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
@@ -358,13 +376,35 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     beside_.WaitFor(summing_);
     for (DeviceBatch::Group& group : batch_->groups()) {
       SumGradientsGpu(batch_->Bags(group, rows_), group.size, Pooled(group, model_->sparse_gradients(rows_)),
-                      group.sums.device.data(), not_finite_rows_->data(), WorkspaceOf(&group), beside_);
+                      group.sums.device.data(), not_finite_->data(), WorkspaceOf(&group), beside_);
+      if (!scales_loss()) continue;
+      UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_->data(), beside_);
     }
     rows_summed_.Record(beside_);
   }
 
   static DeviceWorkspace WorkspaceOf(DeviceBatch::Group* group) {
     return {.data = group->workspace.data(), .bytes = group->workspace.size()};
+  }
+
+  bool scales_loss() const { return precision_ == Precision::kFloat16; }
+
+  void CopyLossScale() {
+    loss_scale_->CopyFrom({&loss_scale_now_, 1}, stream_);
+    stream_.Synchronize();
+  }
+
+  // After backward. What a step's rows would get is looked at before it is summed, so that it makes no difference who
+  // holds them.
+  // Buckets of dense gradients may be summed over workers meanwhile. Whatever of such a sum is seen, what is not finite
+  // stays so in it; what another worker has put there is another's overflow, which skips the step as well.
+  void LookForOverflow(int64_t rows) {
+    DeviceParameters* const parameters = model_->parameters();
+    const int64_t size = parameters->layout().size();
+    CountNotFiniteGpu({.data = parameters->gradients(), .rows = 1, .cols = size, .stride = size}, Precision::kFloat32,
+                      not_finite_->data(), stream_);
+    CountNotFiniteGpu(model_->sparse_gradients(rows), precision_, not_finite_->data(), stream_);
+    if (reducer_ != nullptr) reducer_->PutTotals(ModelBatch(rows), not_finite_->data());
   }
 
   WeightCopy CopyType() const {
@@ -376,6 +416,8 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   const Precision precision_;
   const int64_t rows_max_;
   const int64_t rows_full_;
+  float loss_scale_now_ = 1;            // In loss_scale_,
+  float gradients_scale_ = 1;           // and in the dense gradients, and those of placed rows, as they are now.
   int64_t rows_ = 0;                    // As many as the batch in work is computed as.
   HotRowStoreGpu* hot_rows_ = nullptr;  // Null: the servers hold all rows.
   Stream stream_;
@@ -385,15 +427,16 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;
   std::optional<DeviceBatch> batch_;
-  std::optional<DeviceBuffer<float>> loss_scale_;               // [1]: 1
+  std::optional<DeviceBuffer<float>> loss_scale_;               // [1]
   std::optional<DeviceBuffer<double>> loss_sum_;                // [1]
-  std::optional<DeviceBuffer<uint64_t>> not_finite_rows_;       // [1]: the server refuses such rows by name
+  std::optional<DeviceBuffer<uint64_t>> not_finite_;            // [1]: without scaling, rows alone, which servers name
   std::optional<DeviceBuffer<DenseStepOptions>> step_options_;  // [1]
   std::optional<DeviceBuffer<GradientClip>> clip_;              // [1]
   std::optional<DeviceBuffer<GridSums>> norm_sums_;             // [1]
   std::optional<DeviceBuffer<float>> logits_;                   // [rows_max]
   std::optional<PinnedBuffer<float>> host_logits_;              // [rows_max]
   std::optional<PinnedBuffer<double>> host_loss_sum_;           // [1]
+  std::optional<PinnedBuffer<uint64_t>> host_not_finite_;       // [1]
   std::optional<PinnedBuffer<DenseStepOptions>> host_options_;  // [1]
   std::unique_ptr<DeviceCollective> device_collective_;         // Null: gradients are summed through the host.
   std::unique_ptr<GradientReducer> reducer_;                    // Over device_collective_.
@@ -406,7 +449,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
 
 absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
                                                                   const GpuTrainerOptions& options) {
-  ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(job.train()));
+  const Precision precision = PrecisionOf(job.train());
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("cuda:", options.gpu, ": cuBLASLt cannot be loaded: ", absence));
   }

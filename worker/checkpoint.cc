@@ -226,6 +226,18 @@ absl::Status CopyTensor(const LoadedSafetensors& loaded, const std::string& path
   return absl::OkStatus();
 }
 
+// In the metadata of the dense file.
+constexpr char kUpdates[] = "updates";
+constexpr char kLossScale[] = "loss_scale";
+constexpr char kGoodSteps[] = "loss_scale_good_steps";
+
+template <typename Number>
+absl::Status ReadNumber(const LoadedSafetensors& loaded, const std::string& path, const char* name, Number* number) {
+  const auto found = loaded.metadata.find(name);
+  if (found != loaded.metadata.end() && absl::SimpleAtoi(found->second, number)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, ": its metadata has no number \"", name, "\""));
+}
+
 }  // namespace
 
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::string& path) {
@@ -273,11 +285,17 @@ absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job) {
       " in the checkpoint and ", difference.job(), " in the job; make them equal, or start without the checkpoint"));
 }
 
-absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer) {
+absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer, LossScaler* scaler) {
   ASSIGN_OR_RETURN(const std::string path, ResolveUnder(checkpoint.directory, checkpoint.manifest.dense().name()));
   ASSIGN_OR_RETURN(const LoadedSafetensors loaded, ReadSafetensors(path));
   for (const Parameter& parameter : model->parameters()) {
     RETURN_IF_ERROR(CopyTensor(loaded, path, parameter.name, parameter, model->weights()));
+  }
+  if (scaler != nullptr && loaded.metadata.contains(kLossScale)) {
+    LossScaler::State state;
+    RETURN_IF_ERROR(ReadNumber(loaded, path, kLossScale, &state.scale));
+    RETURN_IF_ERROR(ReadNumber(loaded, path, kGoodSteps, &state.good_steps));
+    scaler->Resume(state);
   }
   if (optimizer == nullptr) return absl::OkStatus();
   size_t used = model->parameters().size();
@@ -292,11 +310,8 @@ absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimize
                                                       " tensors, but the model and train.optimizer use ", used,
                                                       ": was it trained with another optimizer?"));
   }
-  const auto updates = loaded.metadata.find("updates");
   uint64_t count = 0;
-  if (updates == loaded.metadata.end() || !absl::SimpleAtoi(updates->second, &count)) {
-    return absl::DataLossError(absl::StrCat(path, ": its metadata has no number \"updates\""));
-  }
+  RETURN_IF_ERROR(ReadNumber(loaded, path, kUpdates, &count));
   optimizer->set_updates(count);
   return absl::OkStatus();
 }
@@ -360,7 +375,8 @@ void CheckpointPlace::RemoveProbe() {
   if (error) LOG(WARNING) << probe_relative_ << ": cannot remove: " << error.message();
 }
 
-absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer) {
+absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer,
+                                        const LossScaler* scaler) {
   std::vector<NamedTensor> tensors;
   for (const Parameter& parameter : model.parameters()) {
     tensors.push_back({parameter.name, parameter.shape, model.weights().subspan(parameter.offset, parameter.size)});
@@ -372,7 +388,12 @@ absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Mode
     }
   }
   const std::string path = absl::StrCat(directory, "/", kDenseFileName);
-  RETURN_IF_ERROR(WriteSafetensors(path, tensors, {{"updates", absl::StrCat(optimizer->updates())}}));
+  std::map<std::string, std::string> metadata = {{kUpdates, absl::StrCat(optimizer->updates())}};
+  if (scaler != nullptr) {
+    metadata[kLossScale] = absl::StrCat(scaler->state().scale);
+    metadata[kGoodSteps] = absl::StrCat(scaler->state().good_steps);
+  }
+  RETURN_IF_ERROR(WriteSafetensors(path, tensors, metadata));
   ASSIGN_OR_RETURN(const FileDigest digest, DigestFile(path));
   v1::SavedFile file;
   file.set_name(kDenseFileName);

@@ -4,7 +4,8 @@
 // A checkpoint as files: CHECKPOINT_ROOT/<job name>-<job id>/step-<N>/ with the servers' table files,
 // dense.safetensors, and MANIFEST.textproto (proto/manifest.h), which is written last and by rename: a directory
 // without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's state as
-// "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done.
+// "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done, and where the loss is
+// scaled "loss_scale" and "loss_scale_good_steps" (dense/loss_scaler.h).
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "dense/dense_optimizer.h"
+#include "dense/loss_scaler.h"
 #include "dense/model.h"
 #include "proto/manifest.h"
 
@@ -44,9 +46,10 @@ absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles file
 // columns read alike. FailedPrecondition names the first field that differs and both values.
 absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job);
 
-// Puts the dense parameters into `model` and, unless it is null, the state into `optimizer`. FailedPrecondition names a
-// tensor that is missing, unexpected, or of another shape.
-absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer);
+// Puts the dense parameters into `model` and, unless they are null, the states into `optimizer` and `scaler`. A scaler
+// of which nothing was saved, because the job had another precision, stays as it is. FailedPrecondition names a tensor
+// that is missing, unexpected, or of another shape. DataLoss: metadata that is no number.
+absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer, LossScaler* scaler);
 
 // Makes the directory of a new checkpoint under `root` and returns its path relative to it. A directory that is there
 // is never used again: a dot and a number are put after the job id.
@@ -76,8 +79,9 @@ class CheckpointPlace {
   std::string probe_relative_;
 };
 
-// Writes dense.safetensors into `directory`.
-absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer);
+// Writes dense.safetensors into `directory`. scaler: null if the loss is not scaled.
+absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer,
+                                        const LossScaler* scaler);
 
 // `absolute` relative to `root`. REQUIRES: it came from OpenCheckpoint with this root.
 absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute);

@@ -116,7 +116,7 @@ class Store final : public HotRowStoreGpu {
   absl::Status Update(const PreparedBatch&, std::span<const std::span<const float>>,
                       const ApplyOptions& options) override {
     const Stream& stream = *parts_.stream;
-    *sparse_step_->host.data() = {.gradient_scale = options.gradient_scale,
+    *sparse_step_->host.data() = {.gradient_scale = options.gradient_scale / parts_.user->gradients_scale(),
                                   .learning_rate_factor = options.learning_rate_factor,
                                   .step = options.step};
     sparse_step_->Upload(1, stream);

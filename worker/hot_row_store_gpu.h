@@ -24,6 +24,8 @@ class DeviceRowUser {
   // share. *refused grows by rows that stay as they are because a gradient is not finite.
   virtual void UpdateRows(size_t share, const SparseOptimizer& optimizer, const SparseStep* step /*in GPU memory*/,
                           uint64_t* refused /*[1] in GPU memory*/) = 0;
+  // What these gradients are multiplied by, which `step` is to divide by.
+  virtual double gradients_scale() const = 0;
 };
 
 // Rows in GPU memory.

@@ -195,6 +195,14 @@ absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std:
                                 .learning_rate_factor = learning_rate_factor,
                                 .step = batch.batch.step};
   RETURN_IF_ERROR(store_->Update(batch, gradients, options));
+  return StartReturn({.step = options.step, .samples = samples, .learning_rate_factor = learning_rate_factor});
+}
+
+absl::Status HotRows::StartSkip(const PreparedBatch& batch) {
+  return StartReturn({.step = batch.batch.step, .samples = batch.batch.rows});
+}
+
+absl::Status HotRows::StartReturn(const PsPush::Step& step) {
   ClearOutgoing();
   for (size_t s = 0; s < shares_.size(); ++s) {
     const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
@@ -204,8 +212,7 @@ absl::Status HotRows::StartPush(const PreparedBatch& batch, std::span<const std:
     AddOutgoing(evicted_[s].names, evicted_[s].records);
   }
   PackOutgoing();
-  push_.StartReturn({.step = options.step, .samples = samples, .learning_rate_factor = learning_rate_factor},
-                    outgoing_.partition, outgoing_.views);
+  push_.StartReturn(step, outgoing_.partition, outgoing_.views);
   return absl::OkStatus();
 }
 

@@ -51,6 +51,7 @@ class HotRows final : public StepRows {
   absl::Status FinishPull(PreparedBatch* batch) override;
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override;
+  absl::Status StartSkip(const PreparedBatch& batch) override;
   absl::Status FinishPush() override;
   absl::Status WriteBack(uint64_t step) override;
 
@@ -78,6 +79,8 @@ class HotRows final : public StepRows {
 
   // Puts the rows of a share that have arrived into their places.
   absl::Status Place(size_t share, uint64_t step);
+  // Sends the rows that leave the worker with the step.
+  absl::Status StartReturn(const PsPush::Step& step);
   // Collects what goes to the servers, copies it together, and counts it.
   void ClearOutgoing();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);

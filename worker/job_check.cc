@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "dense/dense_optimizer.h"
+#include "dense/loss_scaler.h"
 #include "dense/schedule.h"
 #include "embedding/partition.h"
 #include "embedding/table_config.h"
@@ -194,6 +195,11 @@ absl::Status CheckTrain(const v1::Job& job) {
     return Bad("train.clip_norm is ", train.clip_norm(), "; give a number above 0, or leave it out for no clipping");
   }
   if (train.has_hot_rows()) RETURN_IF_ERROR(CheckHotRows(job));
+  if (train.has_loss_scale() && train.precision() != v1::TrainConfig::FLOAT16) {
+    return Bad("train.loss_scale is set, but train.precision is ", v1::TrainConfig::Precision_Name(train.precision()),
+               ", which needs none; leave it out, or set train.precision to FLOAT16");
+  }
+  RETURN_IF_ERROR(CheckLossScale(train.loss_scale()));
   const auto optimizer = MakeDenseOptimizer(train.optimizer(), 1);
   if (!optimizer.ok()) return Annotate(optimizer.status(), "train.optimizer");
   return Annotate(CheckSchedule(train.schedule()), "train.schedule");

@@ -83,6 +83,12 @@ struct WorkerMetrics {
             "sparrow_worker_exposed_allreduce_seconds",
             "Seconds of a step in which GPUs sum dense gradients and backward is over (only where NCCL sums): a rise "
             "means a slower link, or workers that wait for the slowest one.")),
+        loss_scale(metrics, "sparrow_worker_loss_scale",
+                   "What a step's loss is multiplied by (train.precision FLOAT16 alone): a fall means that gradients "
+                   "overflow; at train.loss_scale.min the next overflow ends the job."),
+        steps_skipped(metrics->AddCounter("sparrow_worker_skipped_steps_total",
+                                          "Steps that changed nothing because a gradient of some worker overflowed; a "
+                                          "few are the search for the loss scale, a steady rise is lost training.")),
         job_running(metrics->AddGauge("sparrow_worker_job_running", "Jobs that this worker runs now: 0 or 1.")),
         jobs_succeeded(AddJobs(metrics, "succeeded")),
         jobs_failed(AddJobs(metrics, "failed")),
@@ -117,6 +123,8 @@ struct WorkerMetrics {
   Histogram eval_seconds;
   Histogram checkpoint_seconds;
   Histogram exposed_allreduce_seconds;
+  GaugeOnceSet loss_scale;
+  Counter steps_skipped;
   Gauge job_running;
   Counter jobs_succeeded;
   Counter jobs_failed;

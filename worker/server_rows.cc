@@ -1,3 +1,6 @@
+#include <span>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "worker/step_rows.h"
@@ -8,7 +11,9 @@ namespace {
 class ServerRows final : public StepRows {
  public:
   ServerRows(PsClient* client, bool ahead, const WorkerMetrics* metrics)
-      : ahead_(ahead), metrics_(*metrics), pull_(client), push_(client) {}
+      : ahead_(ahead), metrics_(*metrics), pull_(client), push_(client) {
+    client->Partition(std::vector<std::span<const Key>>(client->options().tables.size()), nullptr, &no_rows_);
+  }
 
   absl::Status StartPull(PreparedBatch* batch) override {
     pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_}, &batch->partition, batch->rows);
@@ -29,6 +34,11 @@ class ServerRows final : public StepRows {
                 batch.partition, gradients);
     return absl::OkStatus();
   }
+  absl::Status StartSkip(const PreparedBatch& batch) override {
+    rows_ = 0;
+    push_.Start({.step = batch.batch.step, .samples = batch.batch.rows}, no_rows_, {});
+    return absl::OkStatus();
+  }
   absl::Status FinishPush() override {
     RETURN_IF_ERROR(push_.Finish());
     metrics_.rows_pushed.Add(static_cast<double>(rows_));
@@ -42,6 +52,7 @@ class ServerRows final : public StepRows {
  private:
   const bool ahead_;
   const WorkerMetrics& metrics_;
+  KeyPartition no_rows_;
   PsPull pull_;
   PsPush push_;
   uint64_t rows_ = 0;  // Of the push under way.

@@ -32,6 +32,8 @@ class StepRows {
   // REQUIRES: FinishPull of the batch.
   virtual absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                                  double learning_rate_factor) = 0;
+  // Instead of StartPush: the rows of the batch stay as they are, and the step is over for the servers all the same.
+  virtual absl::Status StartSkip(const PreparedBatch& batch) = 0;
   // Waits until all servers have taken what the step has for them.
   virtual absl::Status FinishPush() = 0;
 

@@ -7,16 +7,14 @@
 
 namespace sparrow {
 
-constexpr size_t kSent = 3;  // Of kStepTotals: the last is padding for GPUs.
-
 absl::Status SumOverWorkers(Collective* collective, size_t n, std::vector<float>* values, BatchTrainer::Sums* sums) {
   values->resize(n + kStepTotals);
-  PutStepTotals(sums->loss, static_cast<uint32_t>(sums->samples), values->data() + n);
-  RETURN_IF_ERROR(
-      Annotate(collective->AllReduceSum(std::span<float>(*values).first(n + kSent)), "reducing the gradients"));
+  PutStepTotals(sums->loss, static_cast<uint32_t>(sums->samples), sums->overflows > 0, values->data() + n);
+  RETURN_IF_ERROR(Annotate(collective->AllReduceSum(*values), "reducing the gradients"));
   const StepTotals totals = TakeStepTotals(values->data() + n);
   sums->loss = totals.loss;
   sums->samples = totals.samples;
+  sums->overflows = totals.overflows;
   return absl::OkStatus();
 }
 

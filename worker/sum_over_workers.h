@@ -10,9 +10,9 @@
 
 namespace sparrow {
 
-// The first n of *values, a step's dense gradients in the host's layout, and the loss and samples of *sums become their
-// sums over all workers, in one all-reduce. What *values holds behind them is unspecified, before and after. Errors are
-// the collective's. REQUIRES: sums->samples below 2^24 over all workers; values->size() >= n.
+// The first n of *values, a step's dense gradients in the host's layout, and loss, samples and overflows of *sums
+// become their sums over all workers, in one all-reduce. What *values holds behind them is unspecified, before and
+// after. Errors are the collective's. REQUIRES: sums->samples below 2^24 over all workers; values->size() >= n.
 absl::Status SumOverWorkers(Collective* collective, size_t n, std::vector<float>* values, BatchTrainer::Sums* sums);
 
 }  // namespace sparrow

@@ -60,26 +60,40 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   };
   if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) RETURN_IF_ERROR(ask_for_next());
 
+  if (parts_.scaler != nullptr) parts_.trainer->SetLossScale(static_cast<float>(parts_.scaler->state().scale));
   ASSIGN_OR_RETURN(const BatchTrainer::Result result_of_batch, parts_.trainer->ForwardBackward(*now));
   watch.Add(StepPart::kH2d, result_of_batch.h2d_seconds);
   watch.Add(StepPart::kForward, result_of_batch.forward_seconds);
   watch.Add(StepPart::kBackward, result_of_batch.backward_seconds);
-  BatchTrainer::Sums sums{.loss = result_of_batch.loss_sum, .samples = batch.rows};
+  BatchTrainer::Sums sums{.loss = result_of_batch.loss_sum,
+                          .samples = batch.rows,
+                          .overflows = result_of_batch.overflowed ? uint64_t{1} : 0};
   if (!std::isfinite(sums.loss)) {
     return absl::InvalidArgumentError(absl::StrCat("step ", batch.step, ": the loss is ", sums.loss,
                                                    ": training has diverged; lower the learning rates"));
   }
 
+  const auto reduce = [&]() -> absl::Status {
+    RETURN_IF_ERROR(parts_.trainer->Reduce(parts_.collective, &sums));
+    watch.Mark(StepPart::kAllReduce);
+    return absl::OkStatus();
+  };
+  // A scaled step is pushed only once no worker's gradients are known to have overflowed.
+  bool skip = false;
+  if (parts_.scaler != nullptr) {
+    RETURN_IF_ERROR(reduce());
+    ASSIGN_OR_RETURN(skip, UpdateScale(batch.step, sums));
+  }
+
   // Under way while the dense part is reduced and updated, as is the next batch's pull: the servers answer what is left
   // of it once every worker's push is in.
   if (asked && next_ != nullptr) rows_->AskForPending();
-  RETURN_IF_ERROR(rows_->StartPush(*now, result_of_batch.row_gradients, factor));
+  RETURN_IF_ERROR(skip ? rows_->StartSkip(*now) : rows_->StartPush(*now, result_of_batch.row_gradients, factor));
   watch.Mark(StepPart::kPush);
   if (!asked) RETURN_IF_ERROR(ask_for_next());
 
-  RETURN_IF_ERROR(parts_.trainer->Reduce(parts_.collective, &sums));
-  watch.Mark(StepPart::kAllReduce);
-  if (sums.samples > 0) RETURN_IF_ERROR(parts_.trainer->UpdateDense(sums.samples, factor));
+  if (parts_.scaler == nullptr) RETURN_IF_ERROR(reduce());
+  if (sums.samples > 0 && !skip) RETURN_IF_ERROR(parts_.trainer->UpdateDense(sums.samples, factor));
   watch.Mark(StepPart::kOptimizer);
 
   RETURN_IF_ERROR(rows_->FinishPush());
@@ -90,6 +104,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
                              .samples = sums.samples,
                              .rows_read = batch.global_rows,
                              .loss_sum = sums.loss,
+                             .skipped = skip,
                              .epoch = batch.epoch,
                              .rows_in_epoch = batch.rows_in_epoch,
                              .last_in_epoch = batch.last_in_epoch};
@@ -106,6 +121,20 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   if (sums.samples > 0) metrics.loss.Set(sums.loss / static_cast<double>(sums.samples));
   parts_.prefetcher->Recycle(std::move(now));
   return result;
+}
+
+absl::StatusOr<bool> TrainLoop::UpdateScale(uint64_t step, const BatchTrainer::Sums& sums) {
+  const bool overflowed = sums.overflows > 0;
+  const uint32_t scale = parts_.scaler->state().scale;
+  if (sums.samples > 0 && !parts_.scaler->Update(overflowed)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step, ": gradients are not finite, though the loss scale is ", scale,
+                     ", the smallest (train.loss_scale.min): training has diverged or float16 has not the range; lower "
+                     "the learning rates, or set train.precision to BFLOAT16"));
+  }
+  parts_.metrics->loss_scale.Set(parts_.scaler->state().scale);
+  if (overflowed) parts_.metrics->steps_skipped.Increment();
+  return overflowed;
 }
 
 absl::Status TrainLoop::FetchNext() {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "dense/collective.h"
+#include "dense/loss_scaler.h"
 #include "worker/batch_trainer.h"
 #include "worker/metrics.h"
 #include "worker/prefetcher.h"
@@ -27,6 +28,7 @@ class TrainLoop {
     BatchTrainer* trainer;
     Collective* collective;
     const WorkerMetrics* metrics;
+    LossScaler* scaler = nullptr;                               // Null: the loss is not scaled.
     uint64_t steps_end = std::numeric_limits<uint64_t>::max();  // The step before which training ends at the latest.
   };
   TrainLoop(const Parts& parts, std::unique_ptr<StepRows> rows);
@@ -42,6 +44,7 @@ class TrainLoop {
     uint64_t samples = 0;    // Trained; 0 is legal: such a step changes nothing but counts.
     uint64_t rows_read = 0;  // Skipped rows included.
     double loss_sum = 0;     // Over the samples.
+    bool skipped = false;    // A gradient overflowed, so that nothing has changed but the loss scale.
     // Where the data stands after it.
     uint64_t epoch = 0;
     uint64_t rows_in_epoch = 0;
@@ -60,6 +63,8 @@ class TrainLoop {
   class Stopwatch;
 
   absl::Status FetchNext();
+  // Whether the step is to be skipped.
+  absl::StatusOr<bool> UpdateScale(uint64_t step, const BatchTrainer::Sums& sums);
 
   const Parts parts_;
   std::unique_ptr<PreparedBatch> next_;  // Its pull is under way, into its rows: it outlives rows_.

@@ -1,6 +1,7 @@
 #include "worker/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "dense/dense_optimizer.h"
+#include "dense/loss_scaler.h"
 #include "dense/model.h"
 #include "embedding/table_config.h"
 #include "worker/batch_reader.h"
@@ -47,6 +49,7 @@ class Training {
     RETURN_IF_ERROR(MakeClient());
     const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
     RETURN_IF_ERROR(MakeTrainer());
+    if (in_.wrap_trainer) trainer_ = in_.wrap_trainer(std::move(trainer_));
     RETURN_IF_ERROR(OpenInput());
     summary_.set_workers(in_.task.workers());
     summary_.set_servers(client_->shards().servers());
@@ -66,6 +69,7 @@ class Training {
   v1::Summary TakeSummary() { return std::move(summary_); }
 
  private:
+  LossScaler* Scaler() { return scaler_.has_value() ? &*scaler_ : nullptr; }
   bool IsFirst() const { return in_.task.rank() == 0; }
 
   absl::Status MakeClient() {
@@ -95,6 +99,7 @@ class Training {
     ASSIGN_OR_RETURN(model_,
                      MakeModel(job_.model(), {layout_.dense_columns, layout_.FeatureDims()}, job_.train().seed()));
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), model_->weights().size()));
+    if (job_.train().precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(job_.train().loss_scale());
     RETURN_IF_ERROR(LoadCheckpoint());
     BatchTrainerParts parts{.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (job_.train().has_clip_norm()) parts.clip_norm = job_.train().clip_norm();
@@ -125,7 +130,8 @@ class Training {
     RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
     RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, IsFirst() ? CheckpointFiles::kAll : CheckpointFiles::kDense));
     // Nothing is trained without epochs, so another optimizer than the checkpoint's does no harm then.
-    RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), job_.train().epochs() > 0 ? optimizer_.get() : nullptr));
+    RETURN_IF_ERROR(
+        LoadDense(*checkpoint_, model_.get(), job_.train().epochs() > 0 ? optimizer_.get() : nullptr, Scaler()));
     const v1::Manifest& manifest = checkpoint_->manifest;
     cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .rows_in_epoch = manifest.rows_in_epoch()};
     return absl::OkStatus();
@@ -210,6 +216,7 @@ class Training {
                     .trainer = trainer_.get(),
                     .collective = collective_.get(),
                     .metrics = &metrics_,
+                    .scaler = Scaler(),
                     .steps_end = steps_end_},
                    std::move(rows));
     uint64_t steps_total = 0;
@@ -237,6 +244,7 @@ class Training {
       }
     }
     RETURN_IF_ERROR(loop.WriteBack());
+    RETURN_IF_ERROR(CheckWeights());
     trained_for += absl::Now() - resumed;
 
     const double seconds = absl::ToDoubleSeconds(trained_for);
@@ -253,6 +261,17 @@ class Training {
     }
     trained_ = cursor_.step > first_step;
     return absl::OkStatus();
+  }
+
+  // The loss of a step is of the weights before it: what the last one did to them is seen here alone.
+  absl::Status CheckWeights() {
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    const std::span<const float> weights = model_->weights();
+    const auto wrong = std::find_if(weights.begin(), weights.end(), [](float w) { return !std::isfinite(w); });
+    if (wrong == weights.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("after step ", cursor_.step - 1, ": weight ",
+                                                   wrong - weights.begin(), " of the dense model is ", *wrong,
+                                                   ": training has diverged; lower the learning rates"));
   }
 
   absl::StatusOr<std::unique_ptr<StepRows>> MakeRows() {
@@ -297,6 +316,7 @@ class Training {
     summary_.set_rows_read(summary_.rows_read() + result.rows_read);
     summary_.set_rows_trained(summary_.rows_trained() + result.samples);
     summary_.set_rows_skipped(summary_.rows_read() - summary_.rows_trained());
+    summary_.set_steps_skipped(summary_.steps_skipped() + (result.skipped ? 1 : 0));
 
     if (result.samples > 0) {
       const double loss = result.loss_sum / static_cast<double>(result.samples);
@@ -317,6 +337,7 @@ class Training {
     progress.set_rows_read(summary_.rows_read());
     progress.set_rows_trained(summary_.rows_trained());
     progress.set_rows_skipped(summary_.rows_skipped());
+    progress.set_steps_skipped(summary_.steps_skipped());
     progress.set_loss(smoothed_loss_);
     observer_->OnProgress(progress);
   }
@@ -378,7 +399,7 @@ class Training {
     ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
     manifest.mutable_files()->Assign(files.begin(), files.end());
     RETURN_IF_ERROR(trainer_->CopyToModel());
-    ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get()));
+    ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
     manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
     RETURN_IF_ERROR(WriteManifest(directory, manifest));
     summary_.set_checkpoint(AsUtf8(directory));
@@ -398,6 +419,7 @@ class Training {
   std::optional<PsClient> client_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
+  std::optional<LossScaler> scaler_;  // None: the precision needs none.
   std::unique_ptr<BatchTrainer> trainer_;
   std::vector<HotRowShare> shares_;
   std::unique_ptr<HotRowStore> hot_rows_;  // Null: the servers hold all rows.

@@ -15,6 +15,7 @@
 #include "dense/collective.h"
 #include "embedding/partition.h"
 #include "sparrow/v1/coordinator.pb.h"
+#include "worker/batch_trainer.h"
 #include "worker/device.h"
 #include "worker/metrics.h"
 #include "worker/ps_client.h"
@@ -47,6 +48,8 @@ struct TrainTask {
   // 0 has opened the job on the servers by then.
   std::function<absl::StatusOr<std::unique_ptr<Collective>>()> meet;
   RendezvousStore* board = nullptr;  // Where GPUs of several workers meet, once `meet` has returned; null: they do not.
+  // Takes the trainer's place, where a test wants another; null: the device's own computes.
+  std::function<std::unique_ptr<BatchTrainer>(std::unique_ptr<BatchTrainer>)> wrap_trainer = nullptr;
   // Of PsClient, where a test wants others than the defaults. Context and dims are filled in here.
   PsClientOptions client;
 };

@@ -313,7 +313,7 @@ absl::StatusOr<std::string> WriteFullCheckpoint(const v1::Job& job, const std::s
                    MakeModel(job.model(), {layout.dense_columns, layout.FeatureDims()}, job.train().seed()));
   ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> optimizer,
                    MakeDenseOptimizer(job.train().optimizer(), model->weights().size()));
-  ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model, optimizer.get()));
+  ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model, optimizer.get(), /*scaler=*/nullptr));
   RETURN_IF_ERROR(WriteManifest(directory, manifest));
   RETURN_IF_ERROR(client.CloseJob());
   shard->Shutdown();

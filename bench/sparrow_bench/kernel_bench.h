@@ -64,6 +64,7 @@ class KernelBench {
 // The families (bench/sparrow_bench/kernels.h). Each frees what it has allocated.
 void MeasureOptimizers(KernelBench* bench);
 void MeasureNorm(KernelBench* bench);
+void MeasureLossScale(KernelBench* bench);
 void MeasureCast(KernelBench* bench);
 void MeasureActivations(KernelBench* bench);
 void MeasureLoss(KernelBench* bench);

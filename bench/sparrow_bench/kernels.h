@@ -20,6 +20,7 @@ struct KernelFamily {
 inline constexpr KernelFamily kKernelFamilies[] = {
     {"optimizers", "dense optimizers with a bfloat16 copy of the weights, 64 M parameters"},
     {"norm", "the norm of 64 M gradients"},
+    {"loss-scale", "float16: gradients that are not finite, 65,536 x 3,328; sums of rows unscaled, 64 M"},
     {"cast", "float32 to bfloat16, 65,536 x 1,024"},
     {"activations", "gradients of a ReLU with two uses, 65,536 x 1,024"},
     {"loss", "binary cross-entropy and its gradient, 16 M samples"},

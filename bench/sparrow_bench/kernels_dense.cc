@@ -18,6 +18,7 @@
 #include "dense/interaction_gpu.h"
 #include "dense/last_layer_gpu.h"
 #include "dense/linear_gpu.h"
+#include "dense/loss_scale_gpu.h"
 
 namespace sparrow::bench {
 namespace {
@@ -102,6 +103,28 @@ void MeasureNorm(KernelBench* bench) {
                       },
                   .result = clip.data(),
                   .result_bytes = sizeof(GradientClip)});
+}
+
+void MeasureLossScale(KernelBench* bench) {
+  constexpr int64_t kPooled = 26 * 128;
+  const Stream& stream = bench->stream();
+  RandomMatrices random(stream);
+  const OwnedMatrix gradients = random.Make(Precision::kFloat16, kBatch, kPooled);
+  DeviceBuffer<uint64_t> count = Upload(std::vector<uint64_t>{0}, stream);
+  KernelCall look = CallOf("count_not_finite", gradients, 2 * kPooled,
+                           [&] { CountNotFiniteGpu(gradients.view, Precision::kFloat16, count.data(), stream); });
+  look.type = "fp16";
+  look.result = count.data();
+  look.result_bytes = sizeof(uint64_t);
+  bench->Measure(look);
+  const OwnedMatrix sums = random.Make(Precision::kFloat32, kParameters, 1);
+  const DeviceBuffer<float> scale = Upload(std::vector<float>{1}, stream);  // What is measured again is the same.
+  bench->Measure({.name = "unscale",
+                  .rows = kParameters,
+                  .bytes = 8.0 * kParameters,
+                  .run = [&] { UnscaleGpu(static_cast<float*>(sums.view.data), kParameters, scale.data(), stream); },
+                  .result = sums.memory.data(),
+                  .result_bytes = sums.memory.size()});
 }
 
 void MeasureCast(KernelBench* bench) {

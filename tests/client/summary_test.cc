@@ -52,6 +52,15 @@ v1::JobStatus Succeeded() {
   return status;
 }
 
+TEST(Summary, StepsThatChangedNothingAreNamedWhereThereAreAny) {
+  v1::JobStatus status = Succeeded();
+  EXPECT_THAT(SummaryText(status), Not(HasSubstr("range of float16")));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(status))["steps_skipped"], 0);
+  status.mutable_summary()->set_steps_skipped(4);
+  EXPECT_THAT(SummaryText(status), HasSubstr("10 (4 were skipped: a gradient passed the range of float16)\n"));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(status))["steps_skipped"], 4);
+}
+
 TEST(Summary, JsonHasEveryFieldThatScriptsRelyOn) {
   const nlohmann::json json = nlohmann::json::parse(SummaryJson(Succeeded()));
   EXPECT_EQ(json["job"], "quick");
@@ -245,6 +254,12 @@ TEST_F(ProgressTest, PlainLinesComeEveryTwoSecondsAndWithEachEvaluation) {
   EXPECT_THAT(shown, HasSubstr("step 30/"));
   EXPECT_THAT(shown, HasSubstr("evaluation after step 40: AUC 0.7000, logloss 0.60000"));
   EXPECT_THAT(shown, Not(HasSubstr("\r")));
+}
+
+TEST_F(ProgressTest, StepsThatChangedNothingAreCounted) {
+  v1::JobStatus status = AtStep(10);
+  status.mutable_progress()->set_steps_skipped(3);
+  EXPECT_THAT(Show(false, {status}), HasSubstr("loss 0.5000  3 skipped  ETA"));
 }
 
 TEST_F(ProgressTest, ATerminalHasOneBarThatIsDrawnOver) {

@@ -138,25 +138,31 @@ class CopyingCollective final : public DeviceCollective {
 
 class GradientReducerTest : public OnGpu<::testing::TestWithParam<Case>> {};
 
-TEST_P(GradientReducerTest, EachBucketIsCompleteWhenItIsSummed) {
+void ExpectCompleteBuckets(const Case& tested, bool totals_last) {
   for (const bool record : {false, true}) {
     for (const int64_t bucket_bytes : {1, 4096, 1 << 30}) {
-      Training training(GetParam());
+      Training training(tested);
+      DeviceBuffer<uint64_t> overflows = Upload(std::vector<uint64_t>{0}, training.stream());
       CopyingCollective collective(training.model()->parameters()->gradients(), training.floats(), training.stream());
-      auto made =
-          GradientReducer::Make(training.model(), &collective,
-                                {.bucket_bytes = bucket_bytes, .record = record, .timeout = kLong}, training.stream());
+      auto made = GradientReducer::Make(
+          training.model(), &collective,
+          {.bucket_bytes = bucket_bytes, .record = record, .timeout = kLong, .totals_last = totals_last},
+          training.stream());
       ASSERT_TRUE(made.ok()) << made.status();
       GradientReducer& reducer = **made;
+      const auto work = [&] {
+        reducer.Backward(training.batch());
+        if (totals_last) reducer.PutTotals(training.batch(), overflows.data());
+      };
       std::optional<Graph> backward;
       for (uint64_t step = 0; step < 12; ++step) {
         training.ForwardLoss(step);
+        overflows.CopyFrom(std::vector<uint64_t>{step % 3}, training.stream());
+        training.stream().Synchronize();
         if (step == 0 || step == 5) {  // One that is not recorded may come at any time.
-          reducer.Backward(training.batch());
+          work();
         } else {
-          if (!backward.has_value()) {
-            backward.emplace(training.stream(), [&] { reducer.Backward(training.batch()); });
-          }
+          if (!backward.has_value()) backward.emplace(training.stream(), work);
           backward->Replay(training.stream());
         }
         ASSERT_TRUE(reducer.Start().ok());
@@ -165,11 +171,18 @@ TEST_P(GradientReducerTest, EachBucketIsCompleteWhenItIsSummed) {
         ASSERT_EQ(Download(*collective.copy(), training.stream()), training.Gradients())
             << "step " << step << ", " << reducer.buckets().size() << " buckets, record " << record;
         EXPECT_EQ(result->totals.samples, static_cast<uint64_t>(kRows));
+        EXPECT_EQ(result->totals.overflows, totals_last && step % 3 != 0 ? 1u : 0u) << step;
         EXPECT_NEAR(result->totals.loss, training.Loss(), 1e-12 * training.Loss());
         EXPECT_GE(result->exposed_seconds, 0);
       }
     }
   }
+}
+
+TEST_P(GradientReducerTest, EachBucketIsCompleteWhenItIsSummed) { ExpectCompleteBuckets(GetParam(), false); }
+
+TEST_P(GradientReducerTest, TotalsThatComeLastAreInABucketThatIsCompleteToo) {
+  ExpectCompleteBuckets(GetParam(), true);
 }
 
 TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
@@ -186,7 +199,7 @@ TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
   (*reducer)->Backward(training.batch());
   ASSERT_TRUE((*reducer)->Start().ok());
   ASSERT_TRUE((*reducer)->Finish().ok());
-  PutStepTotals(training.Loss(), kRows, expected.data() + expected.size() - kStepTotals);
+  PutStepTotals(training.Loss(), kRows, /*overflowed=*/false, expected.data() + expected.size() - kStepTotals);
   EXPECT_EQ(training.Gradients(), expected);
 }
 
@@ -208,7 +221,8 @@ TEST_P(GradientReducerTest, SumsUnderWayAreGivenUpWhenItGoes) {
 }
 
 // The gradients of both ranks' step after buckets during backward, or after one sum of all at the end.
-std::vector<std::vector<float>> Reduced(const Case& tested, int64_t bucket_bytes, bool record, uint64_t steps) {
+std::vector<std::vector<float>> Reduced(const Case& tested, int64_t bucket_bytes, bool record, uint64_t steps,
+                                        bool totals_last = false) {
   MapStore store;
   std::vector<std::vector<float>> reduced(2);
   std::vector<std::thread> threads;
@@ -223,12 +237,18 @@ std::vector<std::vector<float>> Reduced(const Case& tested, int64_t bucket_bytes
       std::unique_ptr<GradientReducer> reducer;
       std::optional<Graph> backward;
       if (!whole) {
-        auto made = GradientReducer::Make(training.model(), member->get(),
-                                          {.bucket_bytes = bucket_bytes, .record = record, .timeout = kLong},
-                                          training.stream());
+        auto made = GradientReducer::Make(
+            training.model(), member->get(),
+            {.bucket_bytes = bucket_bytes, .record = record, .timeout = kLong, .totals_last = totals_last},
+            training.stream());
         ASSERT_TRUE(made.ok()) << made.status();
         reducer = std::move(*made);
       }
+      DeviceBuffer<uint64_t> overflows = Upload(std::vector<uint64_t>{0}, training.stream());
+      const auto work = [&] {
+        reducer->Backward(training.batch());
+        if (totals_last) reducer->PutTotals(training.batch(), overflows.data());
+      };
       for (uint64_t step = 0; step < steps; ++step) {
         training.ForwardLoss(2 * step + rank);
         if (whole) {
@@ -238,18 +258,19 @@ std::vector<std::vector<float>> Reduced(const Case& tested, int64_t bucket_bytes
           ASSERT_TRUE((*member)->Wait(training.stream(), kLong).ok());
         } else {
           // Which rank replays a recorded backward in which step is its own affair.
+          overflows.CopyFrom(std::vector<uint64_t>{(step + rank) % 2}, training.stream());  // One of them, in turn.
+          training.stream().Synchronize();
           if (step == 0 || (step + rank) % 3 == 0) {
-            reducer->Backward(training.batch());
+            work();
           } else {
-            if (!backward.has_value()) {
-              backward.emplace(training.stream(), [&] { reducer->Backward(training.batch()); });
-            }
+            if (!backward.has_value()) backward.emplace(training.stream(), work);
             backward->Replay(training.stream());
           }
           ASSERT_TRUE(reducer->Start().ok());
           const auto result = reducer->Finish();
           ASSERT_TRUE(result.ok()) << result.status();
           EXPECT_EQ(result->totals.samples, static_cast<uint64_t>(2 * kRows));
+          EXPECT_EQ(result->totals.overflows, totals_last ? 1u : 0u);
         }
         std::vector<float> gradients = training.Gradients();
         gradients.resize(gradients.size() - kStepTotals);
@@ -268,9 +289,13 @@ TEST_P(GradientReducerTest, BucketsDuringBackwardEqualOneSumAtTheEndBitForBit) {
   EXPECT_EQ(expected[0], expected[1]);
   for (const bool record : {false, true}) {
     for (const int64_t bucket_bytes : {1, 8192}) {
-      const std::vector<std::vector<float>> actual = Reduced(GetParam(), bucket_bytes, record, 6);
-      EXPECT_EQ(actual[0], expected[0]) << "buckets of " << bucket_bytes << " bytes, record " << record;
-      EXPECT_EQ(actual[1], expected[0]) << "buckets of " << bucket_bytes << " bytes, record " << record;
+      for (const bool totals_last : {false, true}) {
+        const std::vector<std::vector<float>> actual = Reduced(GetParam(), bucket_bytes, record, 6, totals_last);
+        for (const std::vector<float>& of_rank : actual) {
+          EXPECT_EQ(of_rank, expected[0])
+              << "buckets of " << bucket_bytes << " bytes, record " << record << ", totals last " << totals_last;
+        }
+      }
     }
   }
 }

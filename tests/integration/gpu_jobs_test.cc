@@ -1,5 +1,5 @@
 // A job with --device cuda:0 gives the CPU's losses: in full precision to the last digits, until a last bit decides
-// whether a unit is on; in bfloat16 as a model. Whatever one device has saved, the other goes on from.
+// whether a unit is on; in 16 bits as a model. Whatever one device has saved, the other goes on from.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST_P(GpuJobs, ClippingIsTheCpus) {
 }
 
 TEST_P(GpuJobs, TwoDeterministicRunsAreEqualBitForBit) {
-  for (const char* precision : {"FULL", "BFLOAT16"}) {
+  for (const char* precision : {"FULL", "BFLOAT16", "FLOAT16"}) {
     const std::vector<std::string> sets = {"train.steps_max=50", absl::StrCat("train.precision=", precision),
                                            "train.deterministic=true"};
     const TrainingRun first = Run("cuda:0", sets), second = Run("cuda:0", sets);
@@ -95,9 +95,7 @@ TEST_P(GpuJobs, TwoDeterministicRunsAreEqualBitForBit) {
   }
 }
 
-TEST_P(GpuJobs, Bfloat16TrainsAnEquallyGoodModel) {
-  const TrainingRun cpu = Run("cpu", {"train.steps_max=2000"});
-  const TrainingRun gpu = Run("cuda:0", {"train.steps_max=2000"});
+void ExpectEquallyGoodModels(const TrainingRun& gpu, const TrainingRun& cpu) {
   ASSERT_EQ(cpu.status, 0) << cpu.err;
   ASSERT_EQ(gpu.status, 0) << gpu.err;
   ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
@@ -111,6 +109,85 @@ TEST_P(GpuJobs, Bfloat16TrainsAnEquallyGoodModel) {
   if (cpu.summary["eval_auc"].is_number()) {
     EXPECT_NEAR(gpu.summary["eval_auc"], cpu.summary["eval_auc"], 0.005);
   }
+}
+
+TEST_P(GpuJobs, SixteenBitsTrainAnEquallyGoodModel) {
+  const TrainingRun cpu = Run("cpu", {"train.steps_max=2000"});
+  for (const char* precision : {"BFLOAT16", "FLOAT16"}) {
+    SCOPED_TRACE(precision);
+    const TrainingRun gpu = Run("cuda:0", {"train.steps_max=2000", absl::StrCat("train.precision=", precision)});
+    ExpectEquallyGoodModels(gpu, cpu);
+    // None but in float16, and few there.
+    EXPECT_LT(gpu.summary["steps_skipped"].get<double>(), 0.02 * gpu.summary["steps"].get<double>() + 5);
+  }
+}
+
+// Under the largest scale all gradients overflow; from half of it to half of it, step by step, it comes to one that
+// fits. growth_steps is small enough for the search to go on.
+const std::vector<std::string> kSearch = {"train.precision=FLOAT16", "train.loss_scale.initial=16777216",
+                                          "train.loss_scale.growth_steps=7", "train.deterministic=true"};
+
+TEST_P(GpuJobs, StepsThatOverflowAreSkippedAndThenItTrains) {
+  const auto run = [&](std::vector<std::string> sets) {
+    sets.insert(sets.end(), kSearch.begin(), kSearch.end());
+    sets.push_back("train.steps_max=60");
+    TrainingRun done = Run("cuda:0", sets);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done;
+  };
+  const TrainingRun held = run({"train.hot_rows.rows=0"});
+  const int skipped = held.summary["steps_skipped"];
+  EXPECT_GE(skipped, 4);
+  EXPECT_LT(skipped, 30);
+  EXPECT_THAT(held.out, HasSubstr(absl::StrCat("(", skipped, " were skipped")));
+  for (const char* rows : {"300", "1000000"}) {
+    const TrainingRun some = run({absl::StrCat("train.hot_rows.rows=", rows)});
+    EXPECT_EQ(some.losses, held.losses) << rows;
+    EXPECT_EQ(some.summary["steps_skipped"], skipped) << rows;
+  }
+  const TrainingRun servers = run({});
+  EXPECT_EQ(servers.summary["steps_skipped"], skipped);
+  ASSERT_EQ(servers.losses.size(), held.losses.size());
+  for (size_t i = 0; i < held.losses.size(); ++i) {
+    EXPECT_LT(Relative(held.losses[i], servers.losses[i]), 1e-5) << "step " << i;
+  }
+  // The same batches, of which the first ones taught nothing.
+  const TrainingRun fits = Run("cuda:0", {"train.precision=FLOAT16", "train.loss_scale.initial=1024",
+                                          "train.deterministic=true", "train.steps_max=60"});
+  ASSERT_EQ(fits.status, 0) << fits.err;
+  EXPECT_EQ(fits.summary["steps_skipped"], 0);
+  EXPECT_EQ(servers.losses[0], fits.losses[0]);
+  EXPECT_NE(servers.losses, fits.losses);
+}
+
+TEST_P(GpuJobs, ARunInFloat16GoesOnBitForBit) {
+  for (const char* rows : {"", "300"}) {  // Held by servers; held on the GPU.
+    const auto sets = [&](int steps) {
+      std::vector<std::string> all = kSearch;
+      all.push_back(absl::StrCat("train.steps_max=", steps));
+      if (*rows != 0) all.push_back(absl::StrCat("train.hot_rows.rows=", rows));
+      return all;
+    };
+    const TrainingRun whole = Run("cuda:0", sets(30));
+    ASSERT_EQ(whole.status, 0) << whole.err;
+    for (const int cut : {3, 17}) {
+      const TrainingRun begun = Run("cuda:0", sets(cut));
+      ASSERT_EQ(begun.status, 0) << begun.err;
+      const TrainingRun ended = Run("cuda:0", sets(30), {"--resume", begun.summary["checkpoint"].get<std::string>()});
+      ASSERT_EQ(ended.status, 0) << ended.err;
+      EXPECT_EQ(ended.losses, std::vector<double>(whole.losses.begin() + cut, whole.losses.end()))
+          << rows << " " << cut;
+      EXPECT_EQ(begun.summary["steps_skipped"].get<int>() + ended.summary["steps_skipped"].get<int>(),
+                whole.summary["steps_skipped"].get<int>());
+    }
+  }
+}
+
+TEST_P(GpuJobs, AScaleThatCannotBeLoweredEndsTheJob) {
+  const TrainingRun run = Run("cuda:0", {"train.precision=FLOAT16", "train.loss_scale.initial=16777216",
+                                         "train.loss_scale.min=8388608", "train.steps_max=5"});
+  EXPECT_NE(run.status, 0);
+  EXPECT_THAT(run.err, HasSubstr("step 1: gradients are not finite, though the loss scale is 8388608, the smallest"));
 }
 
 TEST_P(GpuJobs, EachDeviceGoesOnFromWhatTheOtherSaved) {
@@ -143,7 +220,7 @@ TEST_P(GpuJobs, RowsHeldOnTheGpuChangeNoBitWhateverTheirNumber) {
     EXPECT_EQ(done.status, 0) << done.err;
     return done;
   };
-  for (const char* precision : {"FULL", "BFLOAT16"}) {
+  for (const char* precision : {"FULL", "BFLOAT16", "FLOAT16"}) {
     const TrainingRun none = run("0", precision);  // Every row comes and goes in every step.
     for (const char* budget : {"300", "1000000"}) {
       const TrainingRun some = run(budget, precision);

@@ -40,9 +40,46 @@ class GpuWorkers : public OnGpu<> {
     EXPECT_NEAR(actual.summary().eval().loss(), expected.summary().eval().loss(), 1e-3);
   }
 
+  // In float16, with a scale that overflows at first, of which each rank hears.
+  void ExpectSkippedSteps(const std::vector<Device>& devices) {
+    const uint32_t workers = static_cast<uint32_t>(devices.size());
+    job_.mutable_train()->set_precision(v1::TrainConfig::FLOAT16);
+    job_.mutable_train()->set_deterministic(true);
+    job_.mutable_train()->mutable_loss_scale()->set_initial(1 << 24);
+    job_.mutable_train()->mutable_loss_scale()->set_growth_steps(16);
+    const auto alone = harness_.Train(job_, {.devices = {Device{.gpu = 0}}});
+    ASSERT_TRUE(alone.status().ok()) << alone.status();
+    const uint64_t skipped = alone.summary().steps_skipped();
+    EXPECT_GE(skipped, 4u);
+    const auto together = harness_.Train(job_, {.workers = workers, .devices = devices});
+    ASSERT_TRUE(together.status().ok()) << together.status();
+    for (const auto& rank : together.ranks) {
+      EXPECT_EQ(rank->steps(), 2u * 32);
+      // A worker without a GPU never overflows, and rounding decides some steps.
+      EXPECT_NEAR(static_cast<double>(rank->steps_skipped()), static_cast<double>(skipped), 3);
+      EXPECT_EQ(rank->steps_skipped(), together.summary().steps_skipped());
+    }
+    EXPECT_NEAR(together.recorder.losses[0].loss(), alone.recorder.losses[0].loss(), 1e-3);
+    EXPECT_NEAR(together.summary().eval().loss(), alone.summary().eval().loss(), 0.02);
+  }
+
   TrainingHarness harness_;
   v1::Job job_;
 };
+
+TEST_F(GpuWorkers, SkipStepsTogetherThroughTheHost) { ExpectSkippedSteps({Device{.gpu = 0}, Device{.gpu = 0}}); }
+
+TEST_F(GpuWorkers, SkipStepsTogetherWithOneThatHasNoGpu) {
+  ExpectSkippedSteps({Device{}, Device{.gpu = 0}});
+  ExpectSkippedSteps({Device{.gpu = 0}, Device{}, Device{}});
+}
+
+TEST_F(GpuWorkers, SkipStepsTogetherBetweenTheGpus) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  ExpectSkippedSteps({Device{.gpu = 0}, Device{.gpu = 1}});
+  EXPECT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 2u * 2 * 32);
+}
 
 TEST_F(GpuWorkers, ThatShareAGpuSumThroughTheHost) {
   ExpectTheLossesOfCpus({Device{.gpu = 0}, Device{.gpu = 0}});

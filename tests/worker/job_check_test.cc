@@ -165,6 +165,14 @@ const BadJob kBadJobs[] = {
        job->mutable_cluster()->set_workers(2);
      },
      "train.hot_rows is set, but the job has 2 workers"},
+    {"LossScaleOfAnotherPrecision", [](v1::Job* job) { job->mutable_train()->mutable_loss_scale(); },
+     "train.loss_scale is set, but train.precision is BFLOAT16, which needs none"},
+    {"LossScaleNoPowerOfTwo",
+     [](v1::Job* job) {
+       job->mutable_train()->set_precision(v1::TrainConfig::FLOAT16);
+       job->mutable_train()->mutable_loss_scale()->set_initial(1000);
+     },
+     "train.loss_scale.initial is 1000, expected a power of two"},
     {"NoOptimizer", [](v1::Job* job) { job->mutable_train()->clear_optimizer(); }, "train.optimizer is not set"},
     {"DenseFtrl", [](v1::Job* job) { job->mutable_train()->mutable_optimizer()->mutable_ftrl(); }, "train.optimizer"},
     {"Schedule", [](v1::Job* job) { job->mutable_train()->mutable_schedule()->mutable_cosine()->clear_decay_steps(); },

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -187,6 +188,22 @@ TEST_F(Trainer, ALossThatIsNotFiniteStopsTrainingAndSaysWhen) {
   const auto result = harness_.Train(job, {});
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("step "));
+}
+
+// No loss is ever computed of the weights that the last step left.
+TEST_F(Trainer, WeightsThatTheLastStepMadeNotFiniteAreSeenAndNotSaved) {
+  WriteData(32, 10);  // One step.
+  v1::Job job = ClickJob();
+  job.mutable_data()->clear_test();
+  job.mutable_train()->mutable_optimizer()->set_learning_rate(1e300);
+  job.mutable_checkpoint()->set_at_end(true);
+  for (const uint32_t workers : {1, 2}) {
+    const auto result = harness_.Train(job, {.workers = workers});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("after step 0: weight "));
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("training has diverged"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(harness_.checkpoint_root()));
 }
 
 TEST_F(Trainer, AMissingTestFileIsFoundBeforeTraining) {

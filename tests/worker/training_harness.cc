@@ -121,6 +121,9 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
         if (run.wrap) transport = run.wrap(std::move(transport));
         task.servers.push_back({absl::StrCat("shard-", s), std::move(transport)});
       }
+      if (run.wrap_trainer) {
+        task.wrap_trainer = [&run, rank](auto trainer) { return run.wrap_trainer(rank, std::move(trainer)); };
+      }
       task.client.unavailable_timeout = run.unavailable_timeout;
       task.meet = [&group, rank]() -> absl::StatusOr<std::unique_ptr<Collective>> {
         auto member = std::make_unique<ThreadCollective>(&group, rank);
