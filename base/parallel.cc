@@ -15,7 +15,12 @@ int ParallelThreads() { return 1; }
 int ParallelThreads() { return omp_in_parallel() != 0 ? 1 : std::max(1, omp_get_max_threads()); }
 #endif
 
-void UseOneThread() { omp_set_num_threads(1); }
+void UseThreads(int threads) {
+  CHECK_GT(threads, 0);
+  omp_set_num_threads(threads);
+}
+
+int Cores() { return std::max(1, omp_get_num_procs()); }
 
 void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64_t)> body) {
   CHECK_GT(grain, 0);

@@ -18,8 +18,13 @@ void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin,
 // Threads that ParallelFor uses when called from this thread, at least 1.
 int ParallelThreads();
 
-// From here on ParallelFor runs serially when called from this thread: for one that works beside those that compute.
-void UseOneThread();
+// From here on ParallelFor uses at most so many threads when called from this thread: for one that works beside those
+// that compute, or beside others like it. REQUIRES: threads > 0.
+void UseThreads(int threads);
+inline void UseOneThread() { UseThreads(1); }
+
+// Cores of this machine that the process may use, at least 1.
+int Cores();
 
 }  // namespace sparrow
 

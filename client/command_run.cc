@@ -27,6 +27,9 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
        "File in which a GPU's fastest matrix products are noted, so that the next run need not try them; none if "
        "empty.",
        false},
+      {"parse-threads", IntFlag{&cluster.parse_threads, 0, 256},
+       "Threads of each worker that turn input into batches; 0: half of the cores, shared by the workers, 8 at most.",
+       false},
       {"set", &sets,
        "Changes the job: --set train.batch_size=512, --set tables[2].dim=32, --set data.train.path+=b.tsv. "
        "May be repeated.",

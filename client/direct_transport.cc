@@ -14,6 +14,7 @@
 #include "base/bounded_queue.h"
 #include "base/parallel.h"
 #include "embedding/row_codec.h"
+#include "worker/ps_client.h"
 
 namespace sparrow {
 namespace {
@@ -22,8 +23,11 @@ absl::Status CancelledHere() { return absl::CancelledError("the call was cancell
 
 class DirectTransport final : public PsTransport {
  public:
-  explicit DirectTransport(Shard* shard)
-      : shard_(shard), timer_([this] { ExpirePulls(); }), ahead_thread_([this] { PullAhead(); }) {}
+  DirectTransport(Shard* shard, int ahead_threads)
+      : shard_(shard), timer_([this] { ExpirePulls(); }), ahead_thread_([this, ahead_threads] {
+          UseThreads(ahead_threads);
+          PullAhead();
+        }) {}
 
   ~DirectTransport() override {
     Cancel();
@@ -88,6 +92,9 @@ class DirectTransport final : public PsTransport {
     Call([&] { return shard_->CloseJob(*request, response); }, done);
   }
 
+  // Calls are made one after the other, and each has all cores: few large ones.
+  uint64_t ChunkBytes() const override { return kChunkBytesMax; }
+
   void Cancel() override {
     std::vector<uint64_t> ids;
     {
@@ -121,7 +128,6 @@ class DirectTransport final : public PsTransport {
   static constexpr size_t kAheadMax = 256;  // Calls that wait for the thread; beyond, callers wait.
 
   void PullAhead() {
-    UseOneThread();
     while (std::optional<std::function<void()>> call = ahead_.Pop()) (*call)();
   }
 
@@ -191,6 +197,8 @@ class DirectTransport final : public PsTransport {
 
 }  // namespace
 
-std::unique_ptr<PsTransport> MakeDirectTransport(Shard* shard) { return std::make_unique<DirectTransport>(shard); }
+std::unique_ptr<PsTransport> MakeDirectTransport(Shard* shard, int ahead_threads) {
+  return std::make_unique<DirectTransport>(shard, ahead_threads);
+}
 
 }  // namespace sparrow

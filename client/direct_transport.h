@@ -11,9 +11,10 @@
 namespace sparrow {
 
 // Calls other than Pull run on the caller's thread, and their `done` is called before they return. A Pull waits without
-// a thread of its own, and one ahead reads its rows on a thread of the transport; one that is not answered within its
-// timeout ends with DeadlineExceeded. The shard outlives the transport.
-std::unique_ptr<PsTransport> MakeDirectTransport(Shard* shard);
+// a thread of its own, and one ahead reads its rows on a thread of the transport, which uses up to `ahead_threads`
+// cores: all that a worker who computes on them leaves over is one, a GPU leaves most. A pull that is not answered
+// within its timeout ends with DeadlineExceeded. The shard outlives the transport.
+std::unique_ptr<PsTransport> MakeDirectTransport(Shard* shard, int ahead_threads = 1);
 
 }  // namespace sparrow
 

@@ -1,10 +1,12 @@
 #include "client/embedded_cluster.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/metrics.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "client/direct_transport.h"
 #include "client/scratch_directory.h"
@@ -32,6 +34,9 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
     if (options.servers == 0 || options.workers == 0) {
       return absl::InvalidArgumentError(absl::StrCat("a cluster of ", options.servers, " servers and ", options.workers,
                                                      " workers; it needs at least one of each"));
+    }
+    if (options.device != "cpu") {  // Cores are free while GPUs compute; half are left to pushes and to the input.
+      ahead_threads_ = std::max(1, Cores() / 2 / static_cast<int>(options.workers));
     }
     // First, so that a port in use is found before anything else is made.
     if (!options.metrics.empty()) {
@@ -70,6 +75,8 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
       worker.coordinator_channel = channel;
       worker.device = options.device;
       worker.plan_file = options.plan_file;
+      worker.parse_threads =
+          options.parse_threads > 0 ? options.parse_threads : DefaultParseThreads(static_cast<int>(options.workers));
       worker.data_root = options.data_root;
       worker.checkpoint_root = options.checkpoint_root;
       worker.host = "127.0.0.1";
@@ -97,12 +104,13 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
   // Called by workers, which start after the last server and stop before the first: servers_ does not change meanwhile.
   absl::StatusOr<std::unique_ptr<PsTransport>> TransportTo(const std::string& address) {
     for (const std::unique_ptr<Server>& server : servers_) {
-      if (server->address() == address) return MakeDirectTransport(server->shard());
+      if (server->address() == address) return MakeDirectTransport(server->shard(), ahead_threads_);
     }
     return absl::UnavailableError(absl::StrCat("no server at ", address, " in this process"));
   }
 
   Metrics metrics_;
+  int ahead_threads_ = 1;
   std::string metrics_address_;
   std::unique_ptr<ScratchDirectory> scratch_;
   std::unique_ptr<Coordinator> coordinator_;

@@ -23,6 +23,7 @@ struct EmbeddedClusterOptions {
   uint32_t workers = 1;
   std::string device = "cpu";  // Of all workers: "cpu" or "cuda:N".
   std::string plan_file;       // As in WorkerOptions.
+  int64_t parse_threads = 0;   // Of each worker; 0: DefaultParseThreads.
   std::string data_root = ".";
   std::string checkpoint_root = "checkpoints";
   std::string scratch;  // Directory of the servers' cold tiers. Empty: a new one under the system's temporary

@@ -57,15 +57,14 @@ if(NOT SPARROW_CUDA STREQUAL "OFF")
     message(FATAL_ERROR "SPARROW_CUDA=ON, but no CUDA compiler was found; install a CUDA toolkit, set CUDACXX to its nvcc, or use SPARROW_CUDA=AUTO")
   endif()
 endif()
-# Found, not required: without it GPUs of several workers sum their gradients through the host.
+# Its header is found, not required; the library is loaded at run time (dense/nccl.cc). Without either GPUs of several
+# workers sum their gradients through the host.
 set(SPARROW_HAS_NCCL OFF)
 if(SPARROW_HAS_CUDA)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
-  if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+  if(NCCL_INCLUDE_DIR)
     add_library(sparrow_nccl INTERFACE)  # All-reduce between GPUs.
     target_include_directories(sparrow_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
-    target_link_libraries(sparrow_nccl INTERFACE ${NCCL_LIBRARY})
     set(SPARROW_HAS_NCCL ON)
   endif()
 endif()

@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/activation_gpu.h"
 #include "dense/precision.cuh"
 
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kBlock)
   if (y != nullptr) {
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      if (col + e < y_cols && !(ToFloat(y[row * y_stride + col + e]) > 0)) sum.values[e] = FromFloat<T>(0.0f);
+      if (col + e < y_cols && ToFloat(y[row * y_stride + col + e]) <= 0) sum.values[e] = FromFloat<T>(0.0f);
     }
   }
   Store(to + row * stride + col, sum);
@@ -45,6 +46,9 @@ void SumGradientsReluGpu(Precision precision, const DeviceMatrix& y, const Devic
   WithElementType(precision, [&](auto element) {
     using T = decltype(element);
     const int64_t threads = gradients.rows * (gradients.cols / kWidth<T>);
+    const double passes = 2 + (b.data != nullptr ? 1 : 0) + (y.data != nullptr ? 1 : 0);
+    const Operation operation(
+        [&] { return OperationCost{.name = "gradients of two uses", .bytes = passes * 16 * threads}; });
     Launch(SumGradientsReluKernel<T>, (threads + kBlock - 1) / kBlock, kBlock, stream, static_cast<const T*>(y.data),
            y.cols, y.stride, static_cast<const T*>(a.data), a.stride, static_cast<const T*>(b.data), b.stride,
            static_cast<T*>(gradients.data), gradients.rows, gradients.cols, gradients.stride);

@@ -8,8 +8,8 @@
 
 namespace sparrow {
 
-// gradients = a + b where y > 0, else 0: backward of a ReLU whose output y had two uses, with gradients a and b.
-// Columns at and beyond y.cols came out of no ReLU and get the sum. y.data null: all do. b.data null: b is 0. gradients
+// gradients = 0 where y <= 0, else a + b: backward of a ReLU whose output y had two uses, with gradients a and b. Where
+// y is NaN gradients pass, as on the CPU. Columns at and beyond y.cols came out of no ReLU and get the sum. y.data null: all do. b.data null: b is 0. gradients
 // may be a or b.
 // REQUIRES: equal rows and cols (y: at most as many cols); pointers and strides at multiples of 16 bytes.
 // Queued on `stream`.

@@ -1,6 +1,7 @@
 #include <initializer_list>
 
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/cross_gpu.h"
 #include "dense/precision.cuh"
 
@@ -107,6 +108,8 @@ void CrossCombineForwardGpu(Precision precision, const DeviceMatrix& x0, const D
                             const DeviceMatrix& x, const DeviceMatrix& y, const Stream& stream) {
   CheckSameShape({&y, &x0, &factor, &x});
   WithElementType(precision, [&]<typename T>(T) {
+    const Operation operation(
+        [&] { return OperationCost{.name = "cross forward", .bytes = 4.0 * sizeof(T) * y.rows * y.cols}; });
     LaunchByRows<T>(CrossCombineForwardKernel<T, kWidth<T>>, CrossCombineForwardKernel<T, 1>, {&y, &x0, &factor, &x},
                     stream, x0, factor, x, y);
   });
@@ -121,6 +124,9 @@ void CrossCombineBackwardGpu(Precision precision, const DeviceMatrix& y_gradient
     const auto wide =
         first ? CrossCombineBackwardKernel<T, kWidth<T>, true> : CrossCombineBackwardKernel<T, kWidth<T>, false>;
     const auto narrow = first ? CrossCombineBackwardKernel<T, 1, true> : CrossCombineBackwardKernel<T, 1, false>;
+    const double elements = 1.0 * y_gradients.rows * y_gradients.cols;
+    const Operation operation(
+        [&] { return OperationCost{.name = "cross backward", .bytes = (first ? 5 : 6) * sizeof(T) * elements}; });
     LaunchByRows<T>(wide, narrow, matrices, stream, y_gradients, x0, factor, factor_gradients, x0_gradients);
   });
 }

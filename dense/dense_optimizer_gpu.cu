@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cuda/launch_early.cuh"
+#include "base/cuda/operation.h"
 #include "dense/dense_optimizer_gpu.h"
 
 namespace sparrow {
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
   }
 }
 
-// One thread.
+// One thread. Bytes moved: a DenseProgress, 32. Bound by the launch.
 __global__ void SetUpdatesKernel(DenseRule rule, uint64_t updates, DenseProgress* progress) {
   *progress = {.updates = updates, .corrections = CorrectionsOf(rule, updates + 1), .started = 0};
 }
@@ -168,14 +169,21 @@ std::optional<DenseOptimizerGpu> DenseOptimizerGpu::Make(const DenseRule& rule, 
   for (int i = 0; i < DenseStates(rule.kind); ++i) {
     std::optional<DeviceBuffer<float>> state = DeviceBuffer<float>::Allocate(size);
     if (!state.has_value()) return std::nullopt;
-    Launch(FillKernel, (size + kBlock - 1) / kBlock, kBlock, stream, InitialDenseState(rule), size, state->data());
     states.push_back(std::move(*state));
   }
   std::optional<DeviceBuffer<DenseProgress>> progress = DeviceBuffer<DenseProgress>::Allocate(1);
   if (!progress.has_value()) return std::nullopt;
   DenseOptimizerGpu optimizer(rule, size, std::move(states), std::move(*progress));
-  optimizer.SetUpdates(0, stream);
+  optimizer.Reset(stream);
   return optimizer;
+}
+
+void DenseOptimizerGpu::Reset(const Stream& stream) {
+  for (DeviceBuffer<float>& state : states_) {
+    const Operation operation([&] { return OperationCost{.name = "fill", .bytes = 4.0 * size_}; });
+    Launch(FillKernel, (size_ + kBlock - 1) / kBlock, kBlock, stream, InitialDenseState(rule_), size_, state.data());
+  }
+  SetUpdates(0, stream);
 }
 
 void DenseOptimizerGpu::Step(const StepArguments& arguments, const Stream& stream) {
@@ -189,6 +197,11 @@ void DenseOptimizerGpu::Step(const StepArguments& arguments, const Stream& strea
                     .first = states_.size() > 0 ? states_[0].data() : nullptr,
                     .second = states_.size() > 1 ? states_[1].data() : nullptr,
                     .progress = progress_.data()};
+  const Operation operation([&] {
+    return OperationCost{
+        .name = "dense optimizer",
+        .bytes = (12.0 + 8 * DenseStates(rule_.kind) + (a.step.copy_type == WeightCopy::kNone ? 0 : 2)) * size_};
+  });
   switch (rule_.kind) {
     case Kind::kSgd:
       return LaunchStep<Kind::kSgd>(a, stream);
@@ -206,6 +219,7 @@ void DenseOptimizerGpu::CopyUpdatesTo(uint64_t* updates, const Stream& stream) c
 }
 
 void DenseOptimizerGpu::SetUpdates(uint64_t updates, const Stream& stream) {
+  const Operation operation([&] { return OperationCost{.name = "number of updates", .bytes = sizeof(DenseProgress)}; });
   Launch(SetUpdatesKernel, 1, 1, stream, rule_, updates, progress_.data());
 }
 

@@ -48,6 +48,9 @@ class DenseOptimizerGpu {
   };
   void Step(const StepArguments& arguments, const Stream& stream);
 
+  // State and updates as Make leaves them.
+  void Reset(const Stream& stream);
+
   // State i is called DenseStateName(kind, i) in checkpoints; [size] each.
   std::vector<DeviceBuffer<float>>& states() { return states_; }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/cuda/host_device.h"
+#include "base/power.h"
 
 namespace sparrow {
 
@@ -59,17 +60,6 @@ struct DenseStepOptions {
   double gradient_scale = 1;
   double learning_rate_factor = 1;
 };
-
-// By squaring, so that both halves get the same bits. Its error, at most about exponent * 1e-16 of the power, fades as
-// the power itself does.
-SPARROW_HOST_DEVICE inline double PowerOf(double base, uint64_t exponent) {
-  double power = 1;
-  for (; exponent != 0; exponent >>= 1) {
-    if (exponent & 1) power *= base;
-    base *= base;
-  }
-  return power;
-}
 
 // Adam's bias corrections of the update with this number (from 1); 1 for other kinds.
 struct DenseCorrections {

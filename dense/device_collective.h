@@ -46,10 +46,7 @@ class DeviceCollective {
   virtual void GiveUp() = 0;
 };
 
-// A group of one: sums are what they were. Waits are not interrupted.
-std::unique_ptr<DeviceCollective> MakeLocalDeviceCollective();
-
-// The version of NCCL in this build; 0: none.
+// The version of NCCL; 0: none in this build, or none on this machine, of which a line in the log says why.
 uint64_t NcclVersion();
 
 struct NcclOptions {
@@ -62,7 +59,7 @@ struct NcclOptions {
   std::function<bool()> cancelled = nullptr;  // Asked while something is waited for, from the member's thread.
 };
 // A group over NCCL, on the calling thread's current GPU. The store outlives it: a member that gives up says so there.
-// Unimplemented: no NCCL in this build. Unavailable as above, within connect_timeout.
+// Unimplemented: NcclVersion() is 0. Unavailable as above, within connect_timeout.
 absl::StatusOr<std::unique_ptr<DeviceCollective>> MakeNcclCollective(const NcclOptions& options,
                                                                      RendezvousStore* store);
 

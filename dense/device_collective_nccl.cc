@@ -14,9 +14,11 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/cuda/operation.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/device_collective.h"
+#include "dense/nccl.h"
 
 namespace sparrow {
 namespace {
@@ -96,6 +98,9 @@ class NcclCollective final : public DeviceCollective {
     if (!failure_.ok()) return failure_;
     ++operations_;
     if (n == 0) return absl::OkStatus();
+    const Operation operation([&] {  // Each value is sent and received, on the average, once in and once out.
+      return OperationCost{.name = "sum over GPUs", .bytes = 8.0 * static_cast<double>(n)};
+    });
     const ncclResult_t queued =
         ncclAllReduce(values, values, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, stream.get());
     return Settle("AllReduceSum", queued, options_.queue_timeout, "stopped");
@@ -235,6 +240,7 @@ class NcclCollective final : public DeviceCollective {
 }  // namespace
 
 uint64_t NcclVersion() {
+  if (!NcclAbsence().empty()) return 0;
   int version = 0;
   return ncclGetVersion(&version) == ncclSuccess ? static_cast<uint64_t>(version) : 0;
 }
@@ -242,6 +248,9 @@ uint64_t NcclVersion() {
 absl::StatusOr<std::unique_ptr<DeviceCollective>> MakeNcclCollective(const NcclOptions& options,
                                                                      RendezvousStore* store) {
   CHECK_LT(options.rank, options.size);
+  if (const std::string absence = NcclAbsence(); !absence.empty()) {
+    return absl::UnimplementedError(absl::StrCat("NCCL cannot be loaded: ", absence));
+  }
   auto collective = std::make_unique<NcclCollective>(options, store);
   RETURN_IF_ERROR(collective->Connect());
   return collective;

@@ -1,4 +1,5 @@
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/grid_sum.cuh"
 
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kBlock)
 void GradientNormGpu(const float* gradients, int64_t size, const DenseStepOptions* step, const ClipOptions& options,
                      GridSums* sums, GradientClip* clip, const Stream& stream) {
   CHECK_EQ(reinterpret_cast<uintptr_t>(gradients) % 16, 0u);
+  const Operation operation([&] { return OperationCost{.name = "norm of gradients", .bytes = 4.0 * size}; });
   Launch(GradientNormKernel, GridSumBlocks(size / 4 / kUnroll, kBlock), kBlock, stream, gradients, size, step, options,
          sums, clip);
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/cuda/allocate.h"
+#include "base/cuda/operation.h"
 #include "base/status_macros.h"
 #include "dense/step_totals_gpu.h"
 
@@ -110,13 +112,19 @@ absl::Status GradientReducer::Start() {
   computed_.Record(main_);
   ++steps_;
   under_way_ = true;
-  if (!options_.record || steps_ == 1) {
+  if (!options_.record || steps_ == 1 || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
     RETURN_IF_ERROR(QueueSums());
   } else {
     if (!graph_.has_value()) {
       absl::Status queued;
-      graph_.emplace(sums_, [&] { queued = QueueSums(); });
+      graph_ = Graph::Record(sums_, [&] {
+        queued = QueueSums();
+        return queued.ok();
+      });
       RETURN_IF_ERROR(queued);
+      if (!graph_.has_value()) {
+        return GpuIsOutOfMemory(absl::StrCat("sums of gradients in ", buckets_.size(), " buckets cannot be recorded"));
+      }
     }
     graph_->Replay(sums_);
   }

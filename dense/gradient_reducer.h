@@ -56,7 +56,7 @@ class GradientReducer {
   // REQUIRES: Options.totals_last.
   void PutTotals(const ModelGpu::Batch& batch, const uint64_t* not_finite /*[1], in GPU memory*/);
   // Queues the sums, after the Backward that has been queued or replayed last. The model's stream does not wait for
-  // them. Errors of the collective, which are final.
+  // them. Errors of the collective, which are final; ResourceExhausted: GPU memory for the graph.
   absl::Status Start();
 
   // Sums over workers, and what they cost.

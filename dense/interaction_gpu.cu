@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/cuda/launch_early.cuh"
+#include "base/cuda/operation.h"
 #include "dense/interaction_gpu.h"
 #include "dense/interaction_mma.cuh"
 #include "dense/precision.cuh"
@@ -243,6 +244,16 @@ void LaunchBackward(const mma::BackwardArguments<T>& a, const Stream& stream) {
   }
 }
 
+// vectors: how often they are moved. products: of V by V with V by D, but for the halves above the diagonal.
+OperationCost CostOf(const char* name, const InteractionShape& shape, Precision precision, int64_t rows, int vectors,
+                     int products) {
+  const double numbers = static_cast<double>(shape.vectors() * shape.dim);
+  const double outputs = static_cast<double>(PaddedColumns(shape.outputs()));
+  return {.name = name,
+          .bytes = static_cast<double>(ElementBytes(precision) * rows) * (vectors * numbers + outputs),
+          .flops = static_cast<double>(products * rows * (shape.vectors() - 1)) * numbers};
+}
+
 template <typename T>
 mma::ForwardArguments<T> ForwardArgumentsOf(const InteractionShape& shape, const DeviceMatrix& bottom,
                                             const GatheredVectors& gathered, const DeviceMatrix& sparse,
@@ -266,6 +277,7 @@ void InteractionForwardGpu(const InteractionShape& shape, Precision precision, c
                            const DeviceMatrix& sparse, VectorsReady ready, const DeviceMatrix& out,
                            const Stream& stream) {
   CheckShapes(shape, bottom, sparse, out);
+  const Operation operation([&] { return CostOf("interaction forward", shape, precision, out.rows, 1, 1); });
   WithElementType(precision, [&]<typename T>(T) {
     if (FitsTensorCores<T>(shape, bottom, sparse, out)) {
       return LaunchForward<T, false>(ForwardArgumentsOf<T>(shape, bottom, {}, sparse, ready, out), stream);
@@ -281,6 +293,7 @@ void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, 
                             const DeviceMatrix& sparse_gradients, const Stream& stream) {
   CheckShapes(shape, bottom, sparse, out_gradients);
   CheckShapes(shape, bottom_gradients, sparse_gradients, out_gradients);
+  const Operation operation([&] { return CostOf("interaction backward", shape, precision, out_gradients.rows, 2, 2); });
   WithElementType(precision, [&]<typename T>(T) {
     const auto x = VectorsOf<const T>(shape, bottom, sparse);
     const auto gradients = VectorsOf<T>(shape, bottom_gradients, sparse_gradients);
@@ -310,10 +323,19 @@ void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision prec
   CheckShapes(shape, bottom, sparse, out);
   CHECK(IsAligned16(vectors.records) && vectors.slot_bytes % 16 == 0);
   WithElementType(precision, [&]<typename T>(T) {
+    const double vectors_read = 1.0 * out.rows * shape.features * (4 * shape.dim + 4);
     if (FitsTensorCores<T>(shape, bottom, sparse, out)) {
+      const Operation operation([&] {
+        OperationCost cost = CostOf("interaction forward, gathered", shape, precision, out.rows, 1, 1);
+        cost.bytes += vectors_read;  // In place of those that are written.
+        return cost;
+      });
       return LaunchForward<T, true>(ForwardArgumentsOf<T>(shape, bottom, vectors, sparse, ready, out), stream);
     }
     const int64_t threads = 32 * out.rows * shape.features;
+    const Operation operation([&] {
+      return OperationCost{.name = "gather", .bytes = vectors_read + 1.0 * sizeof(T) * out.rows * sparse.cols};
+    });
     Launch(GatherKernel<T>, (threads + kGatherBlock - 1) / kGatherBlock, kGatherBlock, stream, vectors, out.rows,
            shape.features, shape.dim, static_cast<T*>(sparse.data), sparse.stride);
     InteractionForwardGpu(shape, precision, bottom, sparse, VectorsReady::kNo, out, stream);

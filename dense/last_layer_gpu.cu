@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/cuda/launch_early.cuh"
+#include "base/cuda/operation.h"
 #include "dense/bce_loss.h"
 #include "dense/grid_sum.cuh"
 #include "dense/last_layer_gpu.h"
@@ -372,6 +373,9 @@ void WithVectors(Precision precision, const DeviceMatrix& h, const DeviceMatrix&
 
 void LastLayerForwardGpu(Precision precision, const DeviceMatrix& h, const LastLayer& layer, float* logits,
                          const Stream& stream) {
+  const Operation operation([&] {
+    return OperationCost{.name = "last layer", .bytes = 1.0 * h.rows * (ElementBytes(precision) * h.cols + 4)};
+  });
   WithVectors(precision, h, h, [&]<typename T, int kVectors>() {
     if constexpr (kVectors > 0) {
       const int64_t block_rows = kBlockRows / kVectors;
@@ -402,13 +406,26 @@ void LastLayerLossGpu(Precision precision, const DeviceMatrix& h, const LastLaye
                                 .workspace = WorkspaceAt(workspace, h.rows, h.cols)};
   const int64_t column_blocks = (h.cols + 31) / 32;
   WithVectors(precision, h, h_gradients, [&]<typename T, int kVectors>() {
+    const double element_bytes = 1.0 * sizeof(T) * h.rows * h.cols, logit_bytes = logits == nullptr ? 0 : 4;
+    const double sum_bytes = 4.0 * blocks * h.cols;
     if constexpr (kVectors > 0) {
+      const Operation operation([&] {
+        return OperationCost{.name = "last layer, loss, gradients",
+                             .bytes = 2 * element_bytes + (4 + logit_bytes) * h.rows + sum_bytes};
+      });
       LaunchEarly(LastLayerLossKernel<T, kVectors>, blocks, kBlock, stream, arguments);
     } else {
+      const Operation operation([&] {
+        return OperationCost{.name = "last layer, loss, gradients in two passes",
+                             .bytes = 3 * element_bytes + (12 + logit_bytes) * h.rows + sum_bytes};
+      });
       Launch(LastLayerRowsKernel<T>, blocks, kBlock, stream, arguments);
       Launch(LastLayerColumnsKernel<T>, column_blocks * blocks, kBlock, stream, arguments, blocks,
              (h.rows + blocks - 1) / blocks);
     }
+  });
+  const Operation operation([&] {
+    return OperationCost{.name = "last layer, sums of blocks", .bytes = 4.0 * blocks * h.cols + 16.0 * blocks};
   });
   LaunchEarly(LastLayerSumKernel, column_blocks + 1, kSumBlock, stream, arguments.workspace, static_cast<int>(blocks),
               h.cols, w_gradients, b_gradients, loss_sum);

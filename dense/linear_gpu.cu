@@ -8,9 +8,12 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/graph.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/linear_gpu.h"
 #include "dense/linear_kernels.cuh"
 #include "dense/linear_product.cuh"
+#include "dense/plain_product.cuh"
+#include "dense/product_cost.h"
 #include "dense/product_plans.h"
 #include "dense/relu_product.cuh"
 #include "dense/tile_product.cuh"
@@ -22,9 +25,10 @@ namespace {
 constexpr Algorithm kOwnAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
 
-// And for dense/tile_product.cuh, which no plan file holds.
+// And for dense/tile_product.cuh and dense/plain_product.cuh, which no plan file holds.
 constexpr Algorithm kTileAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                       ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{1}};
+constexpr Algorithm kPlainAlgorithm = {~uint64_t{1}};
 
 struct Choice {
   Product product;
@@ -99,12 +103,22 @@ class ProductsGpu::State {
     auto choice = choices_.find(shape);
     if (choice == choices_.end()) choice = choices_.emplace(shape, Choose(shape, call, stream)).first;
     const cublasStatus_t status = Run(shape, &choice->second.product, choice->second.algorithm, call, 1, stream);
-    CHECK(status == CUBLAS_STATUS_SUCCESS) << ProductShapeText(shape) << ": " << cublasLtGetStatusString(status);
+    CHECK(status == CUBLAS_STATUS_SUCCESS)
+        << "cublasLtMatmul of " << ProductShapeText(shape) << ": " << cublasLtGetStatusString(status) << "; "
+        << CudaTrouble(cudaGetLastError());
   }
 
   // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
   void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, const Stream& stream) {
     const SumsRoom room = Room();
+    const Operation operation([&] {
+      const double elements = 1.0 * values.rows * values.cols;
+      const double passes = relu == ReluFrom::kNowhere ? 1 : relu == ReluFrom::kMask ? 2 : 3;
+      return OperationCost{.name = relu == ReluFrom::kNowhere ? "column sums" : "gradients through ReLU",
+                           .bytes = passes * ElementBytes(options_.precision) * elements +
+                                    (relu == ReluFrom::kMask ? elements / 8 : 0) +
+                                    (sums == nullptr ? 0 : 4 * values.cols)};
+    });
     WithElementType(options_.precision, [&](auto zero) {
       using T = decltype(zero);
       const auto launch = [&](auto launch_gradients) {
@@ -159,7 +173,9 @@ class ProductsGpu::State {
            (shape.kind == ProductKind::kForward || !shape.bias);
   }
 
-  bool KeepsPlans() const { return !options_.plan_file.empty() && !options_.deterministic && options_.fuse; }
+  bool KeepsPlans() const {
+    return !options_.plan_file.empty() && !options_.deterministic && options_.fuse && options_.library;
+  }
 
   void RunTiles(const ProductShape& shape, const Call& call, const Stream& stream) {
     const DeviceMatrix w{const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride};
@@ -177,12 +193,14 @@ class ProductsGpu::State {
   cublasStatus_t Run(const ProductShape& shape, Product* product, const Algorithm& algorithm, const Call& call,
                      float alpha, const Stream& stream) {
     if (algorithm == kOwnAlgorithm) {
+      const Operation operation([&] { return CostOf(shape, /*whole=*/true); });
       LaunchReluProduct({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride},
                         {const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride}, call.outputs,
                         {call.d, shape.n, shape.in, shape.x_stride}, static_cast<float*>(call.vector), Room(), stream);
       return CUBLAS_STATUS_SUCCESS;
     }
     if (algorithm == kTileAlgorithm) {
+      const Operation operation([&] { return CostOf(shape, /*whole=*/true); });
       RunTiles(shape, call, stream);
       return CUBLAS_STATUS_SUCCESS;
     }
@@ -192,7 +210,15 @@ class ProductsGpu::State {
       Gradients({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, ReluFrom::kNowhere, call,
                 static_cast<float*>(call.vector), stream);
     }
-    const cublasStatus_t status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    {
+      const Operation operation([&] { return CostOf(shape, /*whole=*/!apart); });
+      if (algorithm == kPlainAlgorithm) {
+        LaunchPlainProduct(shape, call.a, call.b, call.d, stream);
+      } else {
+        status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+      }
+    }
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (apart && shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
       const BiasReluArguments arguments{.y = call.d,
@@ -203,6 +229,12 @@ class ProductsGpu::State {
                                         .relu = shape.relu,
                                         .mask = static_cast<uint8_t*>(call.mask),
                                         .mask_pitch = MaskPitch(shape.out)};
+      const Operation operation([&] {
+        const double elements = 1.0 * shape.n * shape.out;
+        return OperationCost{
+            .name = "bias and ReLU",
+            .bytes = 2.0 * ElementBytes(shape.precision) * elements + (call.mask == nullptr ? 0 : elements / 8)};
+      });
       WithElementType(shape.precision, [&](auto zero) {
         Launch(BiasReluKernel<decltype(zero)>, BiasReluBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
       });
@@ -264,7 +296,7 @@ class ProductsGpu::State {
     // Untimed, the one that hardly ever loses. A forward epilogue saves a pass over y, so nothing else is timed then.
     const bool forward = shape.kind == ProductKind::kForward;
     for (const bool fused : {forward, !forward}) {
-      if (fused && (!has_epilogue || !options_.fuse)) continue;
+      if (!options_.library || (fused && (!has_epilogue || !options_.fuse))) continue;
       if (best.has_value() && (!timed || forward)) continue;
       Product product(shape, fused);
       const std::vector<Algorithm> candidates = product.Candidates(handle_.get(), options_.deterministic);
@@ -306,7 +338,14 @@ class ProductsGpu::State {
       }
     }
     stream.Synchronize();
-    CHECK(best.has_value()) << "cuBLASLt has no product for " << ProductShapeText(shape) << "; " << tried;
+    if (!best.has_value()) {
+      cudaGetLastError();  // Of what was tried, memory for the library's kernels for one.
+      if (options_.library) {
+        std::fprintf(stderr, "cuBLASLt has no product for %s (%s): it is computed slowly\n",
+                     ProductShapeText(shape).c_str(), tried.c_str());
+      }
+      return {Product(shape, false), kPlainAlgorithm, "plain"};
+    }
     best->how = How(best->product.fused(), best->algorithm, best_us, tried);
     if (KeepsPlans() && timed) {
       fresh_[shape] = {.fused = best->product.fused(), .algorithm = best->algorithm, .microseconds = best_us};
@@ -351,14 +390,16 @@ class ProductsGpu::State {
     end.Record(stream);
     const double once = std::max(1.0, end.MillisecondsSince(start) * 1e3);
     const int repeats = static_cast<int>(std::clamp(kReplayMicroseconds / once, 2.0, 20.0));
-    const Graph graph(stream, [&] {
+    const std::optional<Graph> graph = Graph::Record(stream, [&] {
       for (int i = 0; i < repeats; ++i) run();
+      return true;
     });
-    graph.Replay(stream);
+    if (!graph.has_value()) return once;  // No memory for it.
+    graph->Replay(stream);
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kReplays; ++i) {
       start.Record(stream);
-      graph.Replay(stream);
+      graph->Replay(stream);
       end.Record(stream);
       best = std::min(best, end.MillisecondsSince(start) * 1e3 / repeats);
     }
@@ -481,19 +522,6 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
                     .w_stride = x.cols,
                     .y_stride = y_gradients.stride},
                    {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
-}
-
-void ProductsGpu::ThroughRelu(const DeviceMatrix& x_gradients, const DeviceMatrix& x, const void* relu_mask,
-                              float* b_gradients, const Stream& stream) {
-  CheckMatrix(x_gradients, "x_gradients");
-  CheckMatrix(x, "x");
-  CHECK(x.rows == x_gradients.rows && x.cols == x_gradients.cols);
-  for (const void* pointer : {static_cast<const void*>(x_gradients.data), static_cast<const void*>(x.data), relu_mask,
-                              static_cast<const void*>(b_gradients)}) {
-    CheckAligned(pointer, "an argument of ThroughRelu");
-  }
-  state_->Gradients(x_gradients, relu_mask != nullptr ? ReluFrom::kMask : ReluFrom::kOutputs,
-                    {.mask = const_cast<void*>(relu_mask), .outputs = x}, b_gradients, stream);
 }
 
 void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stream& stream) {

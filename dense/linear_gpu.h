@@ -65,6 +65,8 @@ class ProductsGpu {
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;
+    // False: no product is cuBLASLt's, as if it had none for any shape; then a slow one of our own does it. For tests.
+    bool library = true;
   };
 
   // nullopt: out of GPU memory; it takes 32 MiB. REQUIRES: GpuCount() > 0.
@@ -93,10 +95,6 @@ class ProductsGpu {
                            const DeviceMatrix& x /*[n, in]*/, const void* relu_mask,
                            const DeviceMatrix& x_gradients /*[n, in]*/, float* b_gradients /*[in]*/,
                            const Stream& stream);
-
-  // The same kernel alone, in place, on gradients that came from elsewhere. May be captured from the first call on.
-  void ThroughRelu(const DeviceMatrix& x_gradients /*[n, in]*/, const DeviceMatrix& x /*[n, in]*/,
-                   const void* relu_mask, float* b_gradients /*[in]*/, const Stream& stream);
 
   // w_gradients = y_gradients^T x and b_gradients = the sums of y_gradients' columns, both float32 whatever the
   // precision; 0 for n = 0. b_gradients null: not wanted.

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/loss_scale_gpu.h"
 #include "dense/precision.cuh"
 
@@ -65,6 +66,9 @@ void Count(const DeviceMatrix& values, uint64_t* count, const Stream& stream) {
   const int64_t packs = (values.cols + kCount - 1) / kCount;
   const int64_t total = values.rows * packs;
   CHECK_LT(total, int64_t{1} << 32);
+  const Operation operation([&] {
+    return OperationCost{.name = "gradients that are not finite", .bytes = 1.0 * sizeof(T) * values.rows * values.cols};
+  });
   Launch(CountNotFiniteKernel<T, kCount>, BlocksFor((total + kUnroll - 1) / kUnroll), kBlock, stream,
          static_cast<const T*>(values.data), packs, total, values.cols, values.stride,
          reinterpret_cast<unsigned long long*>(count));
@@ -84,6 +88,7 @@ void CountNotFiniteGpu(const DeviceMatrix& values, Precision precision, uint64_t
 }
 
 void UnscaleGpu(float* values, int64_t n, const float* scale, const Stream& stream) {
+  const Operation operation([&] { return OperationCost{.name = "unscaling of gradients", .bytes = 8.0 * n}; });
   Launch(UnscaleKernel, BlocksFor(n), kBlock, stream, values, n, scale);
 }
 

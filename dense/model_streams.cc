@@ -1,7 +1,7 @@
 #include "dense/model_streams.h"
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda/allocate.h"
 
 namespace sparrow {
 
@@ -15,10 +15,7 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
   streams->side_products_ = ProductsGpu::Make(side, streams->side_);
   streams->sums_products_ = ProductsGpu::Make({.precision = options.precision}, streams->sums_);
   if (!streams->products_.has_value() || !streams->side_products_.has_value() || !streams->sums_products_.has_value()) {
-    const GpuMemory memory = GpuMemoryNow();
-    return absl::ResourceExhaustedError(absl::StrCat("the GPU is out of memory: matrix products need ",
-                                                     3 * kProductsWorkspaceBytes, " bytes to work in, ", memory.free,
-                                                     " of ", memory.total, " are free"));
+    return GpuIsOutOfMemory(absl::StrCat("matrix products need ", 3 * kProductsWorkspaceBytes, " bytes to work in"));
   }
   return streams;
 }

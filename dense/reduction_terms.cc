@@ -59,7 +59,7 @@ absl::StatusOr<ReductionPlan> AgreeOnReduction(const ReductionTerms& mine, Colle
   for (uint32_t rank = 0; rank < members.size(); ++rank) {
     if (members[rank].able == 0) {
       return ReductionPlan{.on_gpus = false,
-                           .why_not = absl::StrCat("rank ", rank, " has no GPU, or a build without NCCL")};
+                           .why_not = absl::StrCat("rank ", rank, " has no GPU, or no NCCL")};
     }
     const auto [first, fresh] = gpus.try_emplace(members[rank].gpu, rank);
     if (!fresh) {

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "embedding/bag_gpu.h"
 #include "embedding/elements.cuh"
 
@@ -167,6 +168,12 @@ void BagsForwardGpu(const DeviceBags& bags, const DeviceRows& rows, const Device
   CHECK(bags.rows() <= INT32_MAX) << bags.rows() << " bags";
   CHECK(rows.dim >= 1 && rows.slot_bytes >= uint64_t{4} * rows.dim) << "dim " << rows.dim;
   CHECK(rows.slot_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0) << "rows must lie at 16 bytes";
+  const Operation operation([&] {
+    const double lookup_bytes = 4 * rows.dim + 4 + (bags.weights == nullptr ? 0 : 4);
+    const double bag_bytes = ElementBytes(output.type) * rows.dim + 4;
+    return OperationCost{.name = "pooling of dim " + std::to_string(rows.dim),
+                         .bytes = lookup_bytes * bags.lookups + bag_bytes * bags.rows()};
+  });
   const BagsArguments arguments{bags, rows, output, 1, output.InFours(rows.dim)};
   switch (output.type) {
     case ElementType::kFloat32:

@@ -1,12 +1,12 @@
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 
-#include <bit>
 #include <cub/device/device_scan.cuh>
 #include <type_traits>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "embedding/dedup_gpu.h"
 #include "embedding/row_name.cuh"
 
@@ -34,7 +34,7 @@ Workspace Divide(uint32_t names, void* memory) {
     *part = reinterpret_cast<std::remove_reference_t<decltype(*part)>>(static_cast<char*>(memory) + w.bytes);
     w.bytes += (items * sizeof(**part) + 255) / 256 * 256;
   };
-  w.mask = std::bit_ceil(2 * names + 1) - 1;
+  w.mask = static_cast<uint32_t>(UniquePlaces(names) - 1);
   take(&w.firsts, size_t{w.mask} + 1);
   take(&w.places, names);
   take(&w.ranks, names);
@@ -111,8 +111,17 @@ void UniqueNamesGpu(const DeviceNames& names, const DeviceUnique& unique, const 
   CHECK(workspace.bytes >= w.bytes) << "a workspace of " << workspace.bytes << " bytes";
   size_t scan_bytes = workspace.bytes - w.bytes;
   internal::FillDevice(w.firsts, 0xff, (size_t{w.mask} + 1) * sizeof(*w.firsts), queue);
-  Launch(FirstKernel, BlocksOf(names.max), kBlock, queue, names, w);
-  CHECK_CUDA(Ranks(names, w, w.scan, &scan_bytes, queue.get()));
+  const double n = names.max;
+  {
+    const Operation operation([&] { return OperationCost{.name = "unique names, first", .bytes = 40 * n}; });
+    Launch(FirstKernel, BlocksOf(names.max), kBlock, queue, names, w);
+  }
+  {
+    const Operation operation([&] { return OperationCost{.name = "unique names, scan", .bytes = 12 * n}; });
+    CHECK_CUDA(Ranks(names, w, w.scan, &scan_bytes, queue.get()));
+  }
+  const Operation operation(
+      [&] { return OperationCost{.name = "unique names", .bytes = 16 * n, .row_bytes = 32, .rows_max = n}; });
   Launch(UniqueKernel, BlocksOf(names.max), kBlock, queue, names, w, unique);
 }
 

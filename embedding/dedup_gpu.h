@@ -4,6 +4,7 @@
 // The CUDA half of embedding/dedup.h: unique names of a batch, in order of first appearance. Needs CUDA and base/cuda
 // only. Deterministic: every run and the CPU half give the same numbers.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,10 @@ struct DeviceUnique {
   uint32_t* count = nullptr;  // [1]
   uint32_t* index = nullptr;  // [names.max]: of each name given, its position among the unique ones.
 };
+
+// Places of the hash table for so many names: a power of two, so that at most half of them are taken. In 64 bits,
+// because of 2^30 names on they are 2^32.
+constexpr uint64_t UniquePlaces(uint32_t names) { return std::bit_ceil(2 * uint64_t{names} + 1); }
 
 // For up to `names` names, below 2^31: 16 to 32 bytes for hashing and 8 for numbers for each.
 size_t UniqueWorkspaceBytes(uint32_t names);

@@ -3,6 +3,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "embedding/sparse_update_gpu.h"
 #include "embedding/sparse_update_workspace.h"
 
@@ -83,7 +84,17 @@ void GroupLookupsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
   CHECK(workspace.bytes > w.bytes) << "a workspace of " << workspace.bytes << " bytes";
   size_t sort_bytes = workspace.bytes - w.bytes;
   const int64_t threads = std::max<int64_t>(bags.rows(), size.lookups);
-  Launch(SourcesKernel, (threads + kBlock - 1) / kBlock, kBlock, queue, bags, size, w);
+  {
+    const Operation operation([&] {
+      return OperationCost{
+          .name = "sources of look-ups",
+          .bytes = (12.0 + (HasFactors(bags) ? 8 : 0) + (bags.weights == nullptr ? 0 : 4)) * size.lookups +
+                   4.0 * bags.rows()};
+    });
+    Launch(SourcesKernel, (threads + kBlock - 1) / kBlock, kBlock, queue, bags, size, w);
+  }
+  // Each look-up's slot and value in and out, once: how often the sort passes over them is its own.
+  const Operation operation([&] { return OperationCost{.name = "sort of look-ups", .bytes = 16.0 * size.lookups}; });
   CHECK_CUDA(cub::DeviceRadixSort::SortPairs(w.sort, sort_bytes, w.slots_in, w.slots, w.values_in, w.values,
                                              size.lookups, 0, SlotBits(size.slots), queue.get()));
 }

@@ -63,6 +63,22 @@ __device__ void Prefetch(const void* begin, uint64_t bytes) {
   if (line < from + bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 
+// Begins to copy 8 or 16 bytes, at a multiple of as many, from GPU memory into shared memory, without a register.
+template <uint32_t kBytes>
+__device__ void CopyAhead(void* shared, const void* from) {
+  static_assert(kBytes == 8 || kBytes == 16);
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+  }
+}
+// Makes a batch of what the thread has begun since the last batch.
+__device__ inline void EndBatchAhead() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all of the thread's batches but the last one.
+__device__ inline void AwaitBatchBeforeLast() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
 // A look-up whose gradient is to be summed.
 struct Staged {
   uint64_t offset;  // Of the gradient: elements.

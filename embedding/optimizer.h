@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/cuda/host_device.h"
+#include "base/power.h"
 
 namespace sparrow {
 
@@ -142,9 +143,8 @@ SPARROW_HOST_DEVICE inline void UpdateRowwiseAdagrad(const SparseOptimizer& o, c
 SPARROW_HOST_DEVICE inline void UpdateAdam(const SparseOptimizer& o, const RowStep& step,
                                            const float* __restrict__ gradient, uint32_t dim, float* __restrict__ w,
                                            float* __restrict__ m, float* __restrict__ v) {
-  const float rate =
-      static_cast<float>(step.learning_rate / (1 - std::pow(o.beta1, static_cast<double>(step.updates))));
-  const float v_factor = static_cast<float>(1 / (1 - std::pow(o.beta2, static_cast<double>(step.updates))));
+  const float rate = static_cast<float>(step.learning_rate / (1 - PowerOf(o.beta1, step.updates)));
+  const float v_factor = static_cast<float>(1 / (1 - PowerOf(o.beta2, step.updates)));
   const float beta1 = static_cast<float>(o.beta1), beta1_rest = static_cast<float>(1 - o.beta1);
   const float beta2 = static_cast<float>(o.beta2), beta2_rest = static_cast<float>(1 - o.beta2);
   const float eps = static_cast<float>(o.eps);
@@ -161,9 +161,9 @@ SPARROW_HOST_DEVICE inline void UpdateRowwiseAdam(const SparseOptimizer& o, cons
                                                   float* __restrict__ w, float* __restrict__ m,
                                                   float* __restrict__ v /*[1]*/) {
   v[0] = static_cast<float>(o.beta2 * v[0] + (1 - o.beta2) * mean_square);
-  const double v_hat = v[0] / (1 - std::pow(o.beta2, static_cast<double>(step.updates)));
-  const float rate = static_cast<float>(
-      step.learning_rate / (1 - std::pow(o.beta1, static_cast<double>(step.updates))) / (std::sqrt(v_hat) + o.eps));
+  const double v_hat = v[0] / (1 - PowerOf(o.beta2, step.updates));
+  const float rate =
+      static_cast<float>(step.learning_rate / (1 - PowerOf(o.beta1, step.updates)) / (std::sqrt(v_hat) + o.eps));
   const float beta1 = static_cast<float>(o.beta1), beta1_rest = static_cast<float>(1 - o.beta1);
   for (uint32_t i = 0; i < dim; ++i) {
     m[i] = beta1 * m[i] + beta1_rest * (gradient[i] * step.gradient_scale);

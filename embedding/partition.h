@@ -33,7 +33,6 @@ class ShardAssignment {
   static absl::StatusOr<ShardAssignment> FromOwners(std::span<const uint32_t> owner, uint32_t servers);
 
   uint32_t ServerOf(Key key) const { return owner_[BucketOf(key)]; }
-  uint32_t ServerOfBucket(uint32_t bucket) const { return owner_[bucket]; }
   uint32_t servers() const { return servers_; }
   const std::vector<uint32_t>& owner() const { return owner_; }
 

@@ -143,9 +143,6 @@ class RowCacheCpu {
   // The first `rows_max` dirty rows of slots [first_slot, first_slot + slots), in the order of slots. They stay, clean.
   DirtyRows TakeDirty(uint32_t first_slot, uint32_t slots, uint32_t rows_max);
 
-  // Forgets rows, dirty or pinned or not. Names may repeat, or not be there.
-  void Remove(std::span<const RowName> names);
-
   // Of each slot, to compare with the CUDA half. Names of free slots mean nothing.
   std::span<const RowName> names() const { return names_; }
   std::span<const uint32_t> scores() const { return scores_; }

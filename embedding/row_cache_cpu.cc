@@ -106,17 +106,6 @@ DirtyRows RowCacheCpu::TakeDirty(uint32_t first_slot, uint32_t slots, uint32_t r
   return out;
 }
 
-void RowCacheCpu::Remove(std::span<const RowName> names) {
-  CHECK_LE(names.size(), batch_rows_);
-  for (const RowName& name : names) {
-    const uint32_t slot = SlotOf(name);
-    if (slot == kNoSlot) continue;
-    digests_[slot] = 0;
-    scores_[slot] = 0;
-    dirty_[slot] = 0;
-  }
-}
-
 MissingRows ListMissing(std::span<const RowName> names, std::span<const uint32_t> slots) {
   CHECK_EQ(names.size(), slots.size());
   MissingRows missing;

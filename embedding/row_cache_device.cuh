@@ -116,8 +116,8 @@ inline uint32_t PartsOf(uint64_t row_vectors) {
 
 inline int64_t BlocksOfTiles(uint32_t rows, uint32_t parts) { return BlocksOf((int64_t{rows} + 31) / 32 * parts * 32); }
 
-// 0x80 in each byte of `words` that is 0, and 0 elsewhere. Exact: a free slot may keep an old name, so it must not
-// match.
+// 0x80 in each byte of `words` that is 0, and 0 elsewhere. Exact: a free slot's name means nothing, so it must
+// not match.
 __device__ inline uint32_t ZeroBytes(uint32_t words) {
   return ~(((words & 0x7f7f7f7f) + 0x7f7f7f7f) | words | 0x7f7f7f7f);
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/cuda/operation.h"
 #include "embedding/row_cache_device.cuh"
 #include "embedding/row_cache_gpu.h"
 
@@ -129,21 +130,6 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// A warp takes 32 names. Bytes moved, a name: as a find, and three sectors. Bound by HBM. Two warps that are given the
-// same name may both find it, or one of them; the slot is free afterwards either way.
-__global__ void __launch_bounds__(kBlock) RemoveKernel(DeviceRowIndex index, DeviceNames names) {
-  __shared__ FindScratch scratch[kWarps];
-  const uint64_t i = uint64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const uint32_t count = CountOf(names);
-  if (i - threadIdx.x % 32 >= count) return;
-  const uint4 name = Words(names.data + (i < count ? i : count - 1));
-  const uint32_t slot = FindSlots(index, name, nullptr, scratch + threadIdx.x / 32);
-  if (slot == kNoSlot) return;
-  index.digests[slot] = 0;
-  index.entries[slot].score = 0;
-  index.dirty[slot] = 0;
-}
-
 // One thread a name. Bytes moved: 8 a name, 36 a missing one. Bound by HBM.
 __global__ void __launch_bounds__(kBlock)
     MissingKernel(DeviceNames names, const uint32_t* slots, const uint32_t* before, DeviceMissing out) {
@@ -217,6 +203,9 @@ void RowCacheGpu::Find(const DeviceNames& names, const RowCacheStep* step, uint3
   const FindArguments arguments{index_, names,       step, slots, records_, options_.layout.slot_bytes(),
                                 values, row_vectors, parts};
   const int64_t grid = BlocksOfTiles(names.max, parts);
+  const Operation operation([&] {
+    return OperationCost{.name = "cache find", .bytes = (84.0 + (values == nullptr ? 0 : 8 * dim)) * names.max};
+  });
   if (values == nullptr) {
     Launch(FindKernel<float, false>, grid, kBlock, queue, arguments);
   } else if (wide) {
@@ -227,6 +216,7 @@ void RowCacheGpu::Find(const DeviceNames& names, const RowCacheStep* step, uint3
 }
 
 void RowCacheGpu::MarkDirty(const uint32_t* slots, uint32_t max, const uint32_t* count, const Stream& queue) {
+  const Operation operation([&] { return OperationCost{.name = "cache mark dirty", .bytes = 5.0 * max}; });
   Launch(MarkKernel, BlocksOf(max), kBlock, queue, index_, slots, max, count);
 }
 
@@ -237,6 +227,13 @@ void RowCacheGpu::TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDir
   CHECK(IsAligned16(dirty.records));
   const Workspace w = Divide(options_.batch_rows, library_bytes_, workspace_);
   size_t library_bytes = w.library_bytes;
+  const double record_bytes = options_.layout.slot_bytes();
+  const Operation operation([&] {
+    return OperationCost{.name = "cache take dirty",
+                         .bytes = (5.0 + 5) * slots,
+                         .row_bytes = 36 + 2 * record_bytes,
+                         .rows_max = static_cast<double>(std::min(slots, dirty.rows_max))};
+  });
   PrefixSums(IsDirty{index_.dirty + first_slot}, slots, w.values, w.library, &library_bytes, &queue);
   Launch(TakeKernel, BlocksOf(slots), kBlock, queue, index_, first_slot, slots, dirty, w);
   const uint32_t row_vectors = static_cast<uint32_t>(options_.layout.slot_bytes() / sizeof(uint4));
@@ -245,17 +242,16 @@ void RowCacheGpu::TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDir
          records_, dirty.records, row_vectors, parts);
 }
 
-void RowCacheGpu::Remove(const DeviceNames& names, const Stream& queue) {
-  CHECK_LE(names.max, options_.batch_rows);
-  Launch(RemoveKernel, BlocksOf(names.max), kBlock, queue, index_, names);
-}
-
 void RowCacheGpu::ListMissing(const DeviceNames& names, const uint32_t* slots, const DeviceMissing& missing,
                               const Stream& queue) {
   CHECK_LE(names.max, options_.batch_rows);
   if (names.max == 0) return SetToZero(missing.count, queue);
   const Workspace w = Divide(options_.batch_rows, library_bytes_, workspace_);
   size_t library_bytes = w.library_bytes;
+  const Operation operation([&] {
+    return OperationCost{
+        .name = "cache list missing", .bytes = (8.0 + 8) * names.max, .row_bytes = 36, .rows_max = 1.0 * names.max};
+  });
   PrefixSums(IsMissing{names, slots}, names.max, w.values, w.library, &library_bytes, &queue);
   Launch(MissingKernel, BlocksOf(names.max), kBlock, queue, names, slots, w.values, missing);
 }

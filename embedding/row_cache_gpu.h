@@ -87,8 +87,6 @@ class RowCacheGpu {
 
   void TakeDirty(uint32_t first_slot, uint32_t slots, const DeviceDirty& dirty, const Stream& queue);
 
-  void Remove(const DeviceNames& names, const Stream& queue);
-
   void ListMissing(const DeviceNames& names, const uint32_t* slots /*[names.max]*/, const DeviceMissing& missing,
                    const Stream& queue);
 

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "base/cuda/operation.h"
 #include "embedding/row_cache_device.cuh"
 
 // Insert of the row cache. The names are sorted by bucket, because all names that want slots of one bucket must be seen
@@ -241,6 +242,13 @@ void RowCacheGpu::Insert(const DeviceNames& names, const char* records, const Ro
   const uint32_t row_vectors = static_cast<uint32_t>(options_.layout.slot_bytes() / sizeof(uint4));
   const uint32_t parts = PartsOf(row_vectors);
   const InsertArguments a{index_, names, step, w, records_, records, slots, evicted, row_vectors, parts};
+  const Operation operation([&] {
+    const double n = names.max, record_bytes = options_.layout.slot_bytes();
+    // Buckets, sort, places, sums of places, records; all of the buckets' slots, and as if each name evicted a row.
+    return OperationCost{.name = "cache insert",
+                         .bytes = (28 + 16 + 28 + 12 + 20 + 32 + 4 * record_bytes) * n +
+                                  16.0 * std::min(n, 1.0 * index_.buckets) * kBucketSlots};
+  });
   Launch(BucketKernel, BlocksOf(names.max), kBlock, queue, index_, names, w);
   size_t library_bytes = w.library_bytes;
   CHECK_CUDA(cub::DeviceRadixSort::SortPairs(w.library, library_bytes, w.buckets_in, w.buckets, w.values_in, w.values,

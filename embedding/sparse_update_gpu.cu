@@ -1,15 +1,18 @@
 #include <algorithm>
-#include <cfloat>
 #include <type_traits>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "embedding/lanes.cuh"
+#include "embedding/sparse_update_actions.cuh"
 #include "embedding/sparse_update_gpu.h"
 #include "embedding/sparse_update_workspace.h"
 
 namespace sparrow {
 namespace {
+
+using namespace internal;  // NOLINT: what is done with a row.
 
 constexpr int kBlock = 256;
 constexpr uint32_t kWarps = kBlock / 32;
@@ -17,25 +20,8 @@ constexpr uint32_t kEveryLane = 0xffffffff;
 constexpr uint32_t kTileMax = 32;
 constexpr uint32_t kStaged = kTileMax + kChunk;
 constexpr uint32_t kFew = 2;             // A row of up to so many look-ups takes a smaller group of lanes than others.
+constexpr int kAheadBlocks = 3;          // On an SM, of an UpdateKernel that brings rows ahead.
 constexpr uint32_t kHeavyBlocks = 1056;  // 8 for each SM of an H200.
-
-struct UpdateArguments {
-  Workspace w;
-  SparseUpdateSize size;
-  DevicePooled gradients;
-  uint32_t samples;
-  bool factors;   // HasFactors.
-  uint32_t tile;  // Sorted look-ups whose rows are one warp's: a power of two, kTileMax at most.
-  unsigned long long* refused_rows;
-  // Of an update.
-  SparseOptimizer optimizer;
-  const SparseStep* step;
-  char* records;
-  uint64_t slot_bytes;
-  uint64_t metadata_offset;
-  // Of sums alone.
-  float* sums;
-};
 
 // Few look-ups are spread over many warps. (No sum depends on it.)
 uint32_t TileOf(uint32_t lookups) {
@@ -66,115 +52,6 @@ __device__ uint32_t FirstNotBelow(const uint32_t* keys, uint32_t begin, uint32_t
   }
   return begin;
 }
-
-// Counts a row, by a group, if one of its lanes does not find its elements good.
-template <typename L>
-__device__ bool AllGood(bool good, unsigned long long* bad_rows) {
-  const bool all = __all_sync(L::Mask(), good);
-  if (!all && L::lane() == 0) atomicAdd(bad_rows, 1ull);
-  return all;
-}
-
-// What is done with the summed gradient of a row: the optimizer's update.
-template <SparseOptimizerKind kKind>
-struct Update {
-  static constexpr bool kMeanSquare = UsesMeanSquare(kKind);
-  static constexpr int kArrays = StateFloats(kKind, 2) / 2;        // Of dim floats, in a row's state.
-  static constexpr bool kScalar = StateFloats(kKind, 2) % 2 == 1;  // One number a row.
-  static constexpr bool kUsesUpdates =
-      kKind == SparseOptimizerKind::kAdam || kKind == SparseOptimizerKind::kRowwiseAdam;
-  // Blocks on an SM, as the compiler is told. Where a row has one number of state at most, 4 were 8 % (SGD) and 7 %
-  // (row-wise Adagrad) faster than no word of it, at 65,536 x 26 uniform look-ups of dim 128; 5 were 12 % and 27 %
-  // slower than 4.
-  static constexpr int kMinBlocks = kArrays == 0 ? 4 : 1;
-
-  template <typename L>
-  __device__ static void Ahead(const UpdateArguments& a, uint32_t slot) {
-    Prefetch<L>(a.records + slot * a.slot_bytes, a.slot_bytes);
-  }
-
-  // One row, by a group, as embedding/apply_cpu.cc RowUpdate. gradient(base, own) gives the lane's elements of the
-  // row's summed gradient.
-  template <typename L, typename Gradient>
-  __device__ static void Row(const UpdateArguments& a, uint32_t slot, float* scratch, const Gradient& gradient) {
-    const uint32_t lane = L::lane();
-    const uint32_t dim = a.size.dim;
-    char* record = a.records + slot * a.slot_bytes;
-    float* weights = reinterpret_cast<float*>(record);
-    float* state = weights + dim;
-    uint32_t* metadata = reinterpret_cast<uint32_t*>(record + a.metadata_offset);  // RowMetadata, word by word.
-
-    // All loads before the first wait.
-    uint32_t word = 0;  // Lane 0: updates. Lane 1: frequency. Lanes 2 and 3: last_step.
-    if (lane < 4) word = lane < 2 ? metadata[lane] : reinterpret_cast<const uint32_t*>(&a.step->step)[lane - 2];
-    float scalar = 0;
-    if constexpr (kScalar) scalar = state[kArrays * dim];
-    float w[L::kOwn], g[L::kOwn];
-    float s[kArrays * L::kOwn + 1];
-    const auto load = [&](uint32_t base) {
-      L::Load(weights, base, dim, w);
-#pragma unroll
-      for (int i = 0; i < kArrays; ++i) L::Load(state + i * dim, base, dim, s + i * L::kOwn);
-    };
-    load(0);
-    RowStep step{.learning_rate = a.optimizer.learning_rate * a.step->learning_rate_factor,
-                 .gradient_scale = static_cast<float>(a.step->gradient_scale)};
-    bool good = true;
-    const auto checked = [&](uint32_t base, float* own) {
-      gradient(base, own);
-#pragma unroll
-      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(own[e] * step.gradient_scale) <= kGradientMax;
-    };
-    double mean_square = 0;
-    if constexpr (kMeanSquare) {
-      mean_square = GroupMeanSquare<L>(dim, step.gradient_scale, scratch, checked, g);
-    } else {
-      for (uint32_t base = 0; base < L::End(dim); base += L::kElements) checked(base, g);
-    }
-    if (!AllGood<L>(good, a.refused_rows)) return;
-    word += lane < 2 && word != 0xffffffff ? 1 : 0;
-    if constexpr (kUsesUpdates) step.updates = __shfl_sync(L::Mask(), word, 0, L::kLanes);
-
-    const bool summed = L::End(dim) <= L::kElements;
-    for (uint32_t base = 0; base < L::End(dim); base += L::kElements) {
-      if (base > 0) load(base);
-      if (!summed) gradient(base, g);
-      s[kArrays * L::kOwn] = scalar;
-      UpdateRowOfKind<kKind>(a.optimizer, step, mean_square, g, L::kOwn, w, s);
-      L::Store(w, base, dim, weights);
-#pragma unroll
-      for (int i = 0; i < kArrays; ++i) L::Store(s + i * L::kOwn, base, dim, state + i * dim);
-    }
-    if (lane < 4) metadata[lane] = word;
-    if constexpr (kScalar) {
-      __syncwarp(L::Mask());  // All lanes have read it.
-      if (lane == 0) state[kArrays * dim] = s[kArrays * L::kOwn];
-    }
-  }
-};
-
-// The other thing that is done with it: it is written.
-struct Sum {
-  static constexpr bool kMeanSquare = false;
-  static constexpr int kArrays = 0;
-  static constexpr int kMinBlocks = 4;
-
-  template <typename L>
-  __device__ static void Ahead(const UpdateArguments&, uint32_t) {}
-
-  template <typename L, typename Gradient>
-  __device__ static void Row(const UpdateArguments& a, uint32_t slot, float*, const Gradient& gradient) {
-    bool good = true;
-    for (uint32_t base = 0; base < L::End(a.size.dim); base += L::kElements) {
-      float sum[L::kOwn];
-      gradient(base, sum);
-#pragma unroll
-      for (uint32_t e = 0; e < L::kOwn; ++e) good &= fabsf(sum[e]) <= FLT_MAX;
-      L::Store(sum, base, a.size.dim, a.sums + uint64_t{slot} * a.size.dim);
-    }
-    AllGood<L>(good, a.refused_rows);
-  }
-};
 
 // Look-ups begin ... end of a tile: a row's, or a chunk's. Where a row ends more than kChunk behind its begin, `end` is
 // anywhere from there on.
@@ -207,8 +84,8 @@ __device__ void Ahead(const UpdateArguments& a, const Tile& tile, const Span& ro
 // The tile's rows from number `from` to number `to`; where kLast, the chunk too. Groups take them in turn; where
 // kAhead, what a group takes next is brought into L2 while it is at work.
 template <typename Action, typename L, uint32_t kBatch, bool kLast, bool kAhead>
-__device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t from, uint32_t to,
-                          float* scratch /*[32 * L::kOwn]*/) {
+__device__ void ActOnRows(const UpdateArguments& a, const typename Action::Now& now, const Tile& tile, uint32_t from,
+                          uint32_t to, float* scratch /*[32 * L::kOwn]*/) {
   constexpr uint32_t kGroups = 32 / L::kLanes;
   const uint32_t group = threadIdx.x % 32 / L::kLanes;
   if (kLast && tile.chunk.begin < tile.chunk.end) ++to;
@@ -222,7 +99,7 @@ __device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t f
       SumLookups<L, kBatch>(a.gradients, tile.staged + begin, count, base, a.size.dim, sum);
     };
     if (own && end - begin <= kChunk) {
-      Action::template Row<L>(a, tile.slots[begin], scratch + group * L::kElements, gradient);
+      Action::template Row<L>(a, now, tile.slots[begin], scratch + group * L::kElements, gradient);
       continue;
     }
     // No two chunks of one kind begin within the same 64 look-ups.
@@ -236,6 +113,82 @@ __device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t f
   }
 }
 
+// Rows and gradients of 16 bits on their way to the groups of a warp, each lane's own vectors.
+template <typename L>
+struct RowsAhead {
+  static constexpr uint32_t kLaneVectors = L::kVectors * L::kLanes;  // Of a group.
+  alignas(16) float weights[32 / L::kLanes][kLaneVectors][4];
+  alignas(16) uint16_t gradients[32 / L::kLanes][kFew][kLaneVectors][4];
+};
+
+// As ActOnRows of the tile's first `to` rows, which have at most kFew look-ups each: while a group is at work on a row,
+// the next one with its gradients comes into shared memory, so that twice as many bytes are under way. REQUIRES: rows
+// of at most L::kElements numbers, in fours.
+template <typename Action, typename L, ElementType kType>
+__device__ void ActOnRowsAhead(const UpdateArguments& a, const typename Action::Now& now, const Tile& tile, uint32_t to,
+                               RowsAhead<L>* ahead /*[2]*/) {
+  static_assert(L::kWidth == 4);
+  constexpr uint32_t kGroups = 32 / L::kLanes;
+  using Own = typename Action::template Own<L>;
+  const uint32_t group = threadIdx.x % 32 / L::kLanes;
+  const auto vector = [](uint32_t v) { return v * L::kLanes + L::lane(); };
+  const auto begin = [&](uint32_t task, RowsAhead<L>& into, Own* rest) {
+    if (task < to) {
+      const Span row = tile.rows[task];
+      const uint32_t slot = tile.slots[row.begin];
+      const char* record = a.records + slot * a.slot_bytes;
+#pragma unroll
+      for (uint32_t v = 0; v < L::kVectors; ++v) {
+        if (vector(v) * 4 < a.size.dim) CopyAhead<16>(into.weights[group][vector(v)], record + vector(v) * 16);
+      }
+#pragma unroll
+      for (uint32_t u = 0; u < kFew; ++u) {
+        if (row.begin + u >= row.end) continue;
+        const uint16_t* gradient = static_cast<const uint16_t*>(a.gradients.values) + tile.staged[row.begin + u].offset;
+#pragma unroll
+        for (uint32_t v = 0; v < L::kVectors; ++v) {
+          if (vector(v) * 4 < a.size.dim) CopyAhead<8>(into.gradients[group][u][vector(v)], gradient + vector(v) * 4);
+        }
+      }
+      Action::template LoadRest<L>(a, slot, rest);
+    }
+    EndBatchAhead();
+  };
+  Own rest;
+  begin(group, ahead[0], &rest);
+  uint32_t stage = 0;
+  for (uint32_t task = group; task < to; task += kGroups, stage ^= 1) {
+    RowsAhead<L>& here = ahead[stage];
+    Own own;
+    own.word = rest.word;
+    own.scalar = rest.scalar;
+    begin(task + kGroups, ahead[stage ^ 1], &rest);
+    AwaitBatchBeforeLast();
+    const Span row = tile.rows[task];
+    const auto gradient = [&](uint32_t, float* sum) {
+#pragma unroll
+      for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] = 0;
+#pragma unroll
+      for (uint32_t u = 0; u < kFew; ++u) {
+        if (row.begin + u >= row.end) continue;
+        const float factor = tile.staged[row.begin + u].factor;
+        Packed<kType, 4> packed[L::kVectors];
+        L::template LoadPacked<kType>(here.gradients[group][u][0], 0, a.size.dim, packed);
+        float values[L::kOwn];
+#pragma unroll
+        for (uint32_t v = 0; v < L::kVectors; ++v) Unpack<kType, 4>(packed[v], values + v * 4);
+#pragma unroll
+        for (uint32_t e = 0; e < L::kOwn; ++e) sum[e] += factor * values[e];
+      }
+    };
+    // Where the gradients were, lanes hand their sums over.
+    static_assert(sizeof(here.gradients[0]) >= L::kElements * sizeof(float));
+    Action::template LoadedRow<L>(
+        a, now, tile.slots[row.begin], reinterpret_cast<float*>(here.gradients[group]), gradient,
+        [&](Own* loaded) { L::Load(here.weights[group][0], 0, a.size.dim, loaded->w); }, &own);
+  }
+}
+
 // One warp a tile of sorted look-ups. It owns the rows that begin there, and the chunk of a heavy row that begins
 // there; a row ends where it ends, up to 64 look-ups beyond. Groups of lanes take the warp's rows in turn: first those
 // of few look-ups, by groups of Few, so that more rows are under way; then the others, by groups of L. Lane l of a
@@ -245,15 +198,21 @@ __device__ void ActOnRows(const UpdateArguments& a, const Tile& tile, uint32_t f
 // Bytes moved: a look-up, its gradient (dim elements) and 8 for slot and bag; a row, its record read and written, or
 // its sum written. Above dim 256 (64 where elements are read one by one) gradients are read twice, the second time from
 // L1 or L2. Bound by HBM.
-template <typename Action, typename Few, typename L>
-__global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(UpdateArguments a) {
+// kAhead: gradients are of 16 bits, and rows of few look-ups are brought into shared memory ahead of their use.
+template <typename Action, typename Few, typename L, bool kAhead>
+__global__ void __launch_bounds__(kBlock, kAhead ? kAheadBlocks : Action::kMinBlocks) UpdateKernel(UpdateArguments a) {
   constexpr uint32_t kScratch = 32 * (Few::kOwn > L::kOwn ? Few::kOwn : L::kOwn);  // A warp's.
   __shared__ Staged staged_of_warp[kWarps][kStaged];
   __shared__ uint32_t slots_of_warp[kWarps][kTileMax];
   __shared__ uint32_t begins_of_warp[kWarps][kTileMax];
   __shared__ Span rows_of_warp[kWarps][kTileMax];
-  __shared__ alignas(16) float scratch[Action::kMeanSquare ? kWarps * kScratch : 1];
+  constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
+  static_assert(kTwoPasses || !kAhead);
+  __shared__ RowsAhead<Few> ahead_of_warp[kAhead ? kWarps : 1][2];
+  __shared__ alignas(16) float scratch[Action::kMeanSquare && !kAhead ? kWarps * kScratch : 1];
+  __shared__ typename Action::Now now_of_warp[kWarps];  // There are no registers left for it.
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const typename Action::Now& now = now_of_warp[warp];
   Staged* staged = staged_of_warp[warp];
   uint32_t* begins = begins_of_warp[warp];  // Where the rows that begin in this tile do.
   Span* rows = rows_of_warp[warp];
@@ -264,6 +223,7 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   const auto slot_at = [&](uint64_t position) { return position < a.size.lookups ? a.w.slots[position] : none; };
 
   const uint32_t slot = slot_at(tile + lane);
+  if (lane == 0) now_of_warp[warp] = Action::Read(a);
   const uint32_t before = first > 0 ? a.w.slots[first - 1] : none;
   const uint32_t last_slot = __shfl_sync(kEveryLane, slot, a.tile - 1);
   const bool inside = lane < a.tile && slot != none;
@@ -299,7 +259,6 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   __syncwarp();
 
   // The rows: first those of few look-ups.
-  constexpr bool kTwoPasses = !std::is_same_v<Few, L>;
   const uint32_t row_count = __popc(starts);
   const uint32_t begin = lane < row_count ? begins[lane] : 0;
   const uint32_t end = lane + 1 < row_count ? begins[lane + 1] : last_end;
@@ -317,15 +276,26 @@ __global__ void __launch_bounds__(kBlock, Action::kMinBlocks) UpdateKernel(Updat
   // Measured at 65,536 x 26 look-ups of dim 128: it pays where rows have arrays of state (2 to 7 % of Adagrad and Adam,
   // uniform) or many look-ups (10 % of SGD, Zipf 1.05, bfloat16); else it costs up to 7 % (SGD, uniform).
   constexpr bool kAheadOfFew = Action::kArrays > 0;
-  float* own_scratch = scratch + (Action::kMeanSquare ? warp * kScratch : 0);
+  float* own_scratch = scratch + (Action::kMeanSquare && !kAhead ? warp * kScratch : 0);
   if constexpr (kTwoPasses) {
     const uint32_t few_count = __popc(few);
     if (few_count < row_count) Ahead<Action, L>(a, work, rows[few_count]);
-    ActOnRows<Action, Few, kFew, false, kAheadOfFew>(a, work, 0, few_count, own_scratch);
+    if constexpr (kAhead) {
+      RowsAhead<Few>* rows_ahead = ahead_of_warp[warp];
+      static_assert(sizeof(rows_ahead->gradients) >= kScratch * sizeof(float));
+      own_scratch = reinterpret_cast<float*>(rows_ahead->gradients);
+      if (a.gradients.type == ElementType::kBfloat16) {
+        ActOnRowsAhead<Action, Few, ElementType::kBfloat16>(a, now, work, few_count, rows_ahead);
+      } else {
+        ActOnRowsAhead<Action, Few, ElementType::kFloat16>(a, now, work, few_count, rows_ahead);
+      }
+    } else {
+      ActOnRows<Action, Few, kFew, false, kAheadOfFew>(a, now, work, 0, few_count, own_scratch);
+    }
     __syncwarp();
-    ActOnRows<Action, L, 8, true, true>(a, work, few_count, row_count, own_scratch);
+    ActOnRows<Action, L, 8, true, true>(a, now, work, few_count, row_count, own_scratch);
   } else {
-    ActOnRows<Action, L, 4, true, kAheadOfFew>(a, work, 0, row_count, own_scratch);
+    ActOnRows<Action, L, 4, true, kAheadOfFew>(a, now, work, 0, row_count, own_scratch);
   }
 }
 
@@ -340,6 +310,7 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t dim = a.size.dim;
   const uint32_t heavy_rows = *a.w.heavy_rows;
+  const typename Action::Now now = Action::Read(a);
   for (uint32_t h = blockIdx.x; h < heavy_rows; h += gridDim.x) {
     const uint32_t begin = a.w.heavy[h];
     const uint32_t slot = a.w.slots[begin];
@@ -367,7 +338,8 @@ __global__ void __launch_bounds__(kBlock) HeavyKernel(UpdateArguments a) {
       __syncthreads();
     }
     if (warp == 0) {
-      Action::template Row<L>(a, slot, parts[0], [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
+      Action::template Row<L>(a, now, slot, parts[0],
+                              [&](uint32_t base, float* sum) { L::Load(total, base, dim, sum); });
     }
     __syncthreads();
   }
@@ -402,8 +374,25 @@ __global__ void __launch_bounds__(kBlock) ZeroRowsKernel(SparseUpdateSize size, 
 template <typename Action, typename Few, typename L = Few>
 void LaunchUpdate(const UpdateArguments& a, const Stream& queue) {
   const int64_t tiles = (int64_t{a.size.lookups} + a.tile - 1) / a.tile;
-  Launch(UpdateKernel<Action, Few, L>, (tiles + kWarps - 1) / kWarps, kBlock, queue, a);
+  {
+    const Operation operation([&] {
+      const double lookup_bytes = ElementBytes(a.gradients.type) * a.size.dim + 8 + (a.factors ? sizeof(Source) : 0);
+      return OperationCost{.name = Action::kName,
+                           .bytes = lookup_bytes * a.size.lookups,
+                           .row_bytes = Action::RowBytes(a),
+                           .rows_max = static_cast<double>(std::min(a.size.lookups, a.size.slots))};
+    });
+    const auto launch = [&](auto kernel) { Launch(kernel, (tiles + kWarps - 1) / kWarps, kBlock, queue, a); };
+    bool ahead = false;
+    if constexpr (Action::kRowsAhead && !std::is_same_v<Few, L>) {
+      ahead = ElementBytes(a.gradients.type) == 2;
+      if (ahead) launch(UpdateKernel<Action, Few, L, true>);
+    }
+    if (!ahead) launch(UpdateKernel<Action, Few, L, false>);
+  }
   if (a.size.lookups <= kChunk) return;
+  // How many heavy rows there are the GPU alone knows; their bytes are counted above.
+  const Operation operation([&] { return OperationCost{.name = std::string(Action::kName) + ", heavy rows"}; });
   Launch(HeavyKernel<Action, L::kWidth>, std::min(a.size.lookups / kChunk, kHeavyBlocks), kBlock, queue, a);
 }
 
@@ -482,9 +471,17 @@ void SumGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
   a.sums = sums;
   const bool in_fours = gradients.InFours(size.dim) && reinterpret_cast<uintptr_t>(sums) % 16 == 0;
   internal::FillDevice(a.w.read, 0, (size_t{size.slots} / 32 + 1) * sizeof(*a.w.read), queue);
-  Launch(ReadRowsKernel, (int64_t{size.lookups} + kBlock - 1) / kBlock, kBlock, queue, size, a.w);
+  {
+    const Operation operation([&] { return OperationCost{.name = "rows that are read", .bytes = 4.0 * size.lookups}; });
+    Launch(ReadRowsKernel, (int64_t{size.lookups} + kBlock - 1) / kBlock, kBlock, queue, size, a.w);
+  }
   const int64_t grid = (int64_t{size.slots} + kBlock - 1) / kBlock;
-  Launch(in_fours ? ZeroRowsKernel<4> : ZeroRowsKernel<1>, grid, kBlock, queue, size, a.w, sums);
+  {
+    // And 4 * dim for each row that no look-up reads.
+    const Operation operation(
+        [&] { return OperationCost{.name = "rows that are not read", .bytes = size.slots / 8.0}; });
+    Launch(in_fours ? ZeroRowsKernel<4> : ZeroRowsKernel<1>, grid, kBlock, queue, size, a.w, sums);
+  }
   LaunchForWidth<Sum>(a, in_fours, queue);
 }
 

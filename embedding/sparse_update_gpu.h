@@ -10,8 +10,7 @@
 //
 // Deterministic: no float atomics. Up to 64 look-ups of a row are summed in the order of the CPU half; more of them in
 // runs of 64, whose sums are then added in an order that depends on their number alone. So a row's bits depend on its
-// own look-ups, not on its slot or on what else is in the batch. They equal the CPU half's where the sums do, but for
-// the powers in Adam's bias corrections.
+// own look-ups, not on its slot or on what else is in the batch. They equal the CPU half's where the sums do.
 
 #include <cstddef>
 #include <cstdint>

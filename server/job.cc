@@ -1,6 +1,7 @@
 #include "server/job.h"
 
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -143,12 +144,12 @@ absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) 
     }
     pulls = pulls_[request.step() - applied_];
   }
-  uint64_t keys = 0;
-  for (const v1::TableKeys& table : request.tables()) {
-    const std::span<const Key> of_table = ViewAs<Key>(table.keys());
-    pulls->filter().Add(table.table(), of_table);
-    keys += of_table.size();
-  }
+  const std::vector<int64_t> counts = RowsOfTables(request.tables());
+  ForEachTable(counts, [&](size_t i) {
+    const v1::TableKeys& table = request.tables(static_cast<int>(i));
+    pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));
+  });
+  const auto keys = static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(pulls->Note(request.context().worker(), request.part(), request.parts(), keys));
   TakeReady(ready);
@@ -365,11 +366,14 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   const uint64_t samples = is_alone ? request.samples() : step.samples;
   const absl::Time start = absl::Now();
   // Without samples there are no rows (CheckPush), and the scale is not used.
-  absl::Status status =
-      Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
-                                 .learning_rate_factor = request.learning_rate_factor(),
-                                 .step = request.step()});
-  if (status.ok() && is_alone) status = loans_.PutRecords(request, bytes_of, tables_, request.step() + 1);
+  absl::Status status = loans_.CheckApplied(step.parts, request.step());
+  if (status.ok()) {
+    status = Apply(std::move(updates), {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+                                        .learning_rate_factor = request.learning_rate_factor(),
+                                        .step = request.step()});
+  }
+  const std::span<const PushPart> returns = is_alone ? std::span<const PushPart>(&part, 1) : step.parts;
+  if (status.ok()) status = loans_.PutRecords(returns, tables_, request.step() + 1);
   bool is_last;
   {
     absl::MutexLock lock(&mu_);

@@ -1,8 +1,8 @@
 #ifndef SPARROW_SERVER_LENT_ROWS_H_
 #define SPARROW_SERVER_LENT_ROWS_H_
 
-// The rows of one table that the worker holds and updates itself: which they are, and how many steps the server's copy
-// of each has seen. What lies between, only the worker knows.
+// The rows of one table that the workers hold and update themselves: which they are, and how many steps the server's
+// copy of each has seen. What lies between, only the workers know.
 
 #include <atomic>
 #include <cstdint>
@@ -12,12 +12,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "embedding/pages.h"
 #include "embedding/partition.h"
 #include "server/call_memory.h"
 
 namespace sparrow {
 
-// Thread-safe. Takes 21 to 43 bytes a row once there are some, which count as what waits (server/call_memory.h).
+// Thread-safe. Takes 21 to 43 bytes a row once there are some, which count as what waits (server/call_memory.h). They
+// lie on huge pages, and each batch fetches the slots of the keys to come, because a look-up is little but the wait for
+// its slot.
 class LentRows {
  public:
   explicit LentRows(CallMemory* memory) : memory_(*memory) {}  // Outlives it.
@@ -49,13 +52,17 @@ class LentRows {
 
   // The slot of the key, or the free one where it belongs. REQUIRES: there is a free one.
   size_t Find(Key key) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Calls visit(i, slot) for each key in turn, until one returns false.
+  template <typename Visit>
+  void ForEachSlot(std::span<const Key> keys, Visit visit) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool Reserve(uint64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Erase(size_t hole) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   CallMemory& memory_;
   mutable absl::Mutex mu_;
   // Open addressing, a power of two, at most three quarters full. Erasing moves those behind back (RowIndex).
-  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
+  Pages pages_ ABSL_GUARDED_BY(mu_);
+  std::span<Slot> slots_ ABSL_GUARDED_BY(mu_);  // In pages_.
   CallMemory::Hold slots_memory_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> rows_{0};  // Changed under mu_. Looked at without it by jobs that lend nothing.
 };

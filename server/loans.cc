@@ -24,7 +24,7 @@ std::vector<uint32_t> Loans::Older(uint32_t table, std::span<const Key> keys, ui
 
 absl::Status Loans::OlderError(uint32_t table, Key key, uint64_t step) const {
   return absl::FailedPreconditionError(absl::StrCat("table \"", spec_.tables[table].name, "\": id ", key,
-                                                    " is lent to the worker, and has not come back as it is after ",
+                                                    " is lent to the workers, and has not come back as it is after ",
                                                     step, " steps"));
 }
 
@@ -50,42 +50,61 @@ absl::Status Loans::CheckPush(const v1::PushRequest& request) const {
   for (const v1::TableGradients& table : request.tables()) {
     const std::span<const Key> keys = ViewAs<Key>(table.keys());
     if (const std::optional<size_t> lent = lent_[table.table()].FirstLent(keys); lent.has_value()) {
-      return refusal(table.table(), keys[*lent], " is lent to the worker, which updates it and returns a record");
+      return refusal(table.table(), keys[*lent], " is lent to the workers, which update it and return a record");
     }
   }
-  for (const v1::TableRecords& table : request.records()) {
+  const std::vector<int64_t> counts = RowsOfTables(request.records());
+  std::vector<absl::Status> results(counts.size());
+  ForEachTable(counts, [&](size_t i) {
+    const v1::TableRecords& table = request.records(static_cast<int>(i));
     const std::span<const Key> keys = ViewAs<Key>(table.keys());
     const std::optional<size_t> other = lent_[table.table()].FirstNotLent(keys, request.step());
-    if (other.has_value()) {
-      return refusal(table.table(), keys[*other], " is returned, but was not lent (PullRequest.records)");
+    if (!other.has_value()) return;
+    results[i] = refusal(table.table(), keys[*other], " is returned, but was not lent (PullRequest.records)");
+  });
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+absl::Status Loans::CheckApplied(std::span<const PushPart> parts, uint64_t step) const {
+  for (const PushPart& part : parts) {
+    for (const PushPart::Entry& entry : part.entries) {
+      const std::optional<size_t> lent = lent_[entry.table].FirstLent(entry.keys);
+      if (!lent.has_value()) continue;
+      return absl::FailedPreconditionError(absl::StrCat("table \"", spec_.tables[entry.table].name, "\": id ",
+                                                        entry.keys[*lent], " has a gradient in step ", step,
+                                                        " from one worker, and is lent to another, which updates it"));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Loans::PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of,
-                               std::span<const std::unique_ptr<Table>> tables, uint64_t version) {
+absl::Status Loans::PutRecords(std::span<const PushPart> parts, std::span<const std::unique_ptr<Table>> tables,
+                               uint64_t version) {
+  for (const PushPart& part : parts) RETURN_IF_ERROR(PutRecords(part.returned, tables, version));
+  return absl::OkStatus();
+}
+
+absl::Status Loans::PutRecords(std::span<const ReturnedRows> returned, std::span<const std::unique_ptr<Table>> tables,
+                               uint64_t version) {
   std::vector<int64_t> rows;
   uint64_t all_rows = 0;
   uint64_t bytes = 0;
-  for (int i = 0; i < request.records_size(); ++i) {
-    const uint64_t keys = request.records(i).keys().size();
-    rows.push_back(static_cast<int64_t>(keys / sizeof(Key)));
-    all_rows += keys / sizeof(Key);
-    bytes += keys + bytes_of.records(i).size();
+  for (const ReturnedRows& of_table : returned) {
+    rows.push_back(static_cast<int64_t>(of_table.keys.size()));
+    all_rows += of_table.keys.size();
+    bytes += of_table.keys.size_bytes() + of_table.records.size();
   }
   std::vector<absl::Status> results(rows.size());
   ForEachTable(rows, [&](size_t i) {
-    if (rows[i] == 0) return;
-    const v1::TableRecords& entry = request.records(static_cast<int>(i));
-    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
-    results[i] = tables[entry.table()]->PutRecords(keys, bytes_of.records(static_cast<int>(i)));
+    const ReturnedRows& of_table = returned[i];
+    results[i] = tables[of_table.table]->PutRecords(of_table.keys, of_table.records);
     if (!results[i].ok()) return;
-    if (entry.keep()) {
-      lent_[entry.table()].Keep(keys, version);
+    if (of_table.keep) {
+      lent_[of_table.table].Keep(of_table.keys, version);
     } else {
-      lent_[entry.table()].TakeBack(keys);
-      metrics_.lent_rows.Add(-static_cast<double>(keys.size()));
+      lent_[of_table.table].TakeBack(of_table.keys);
+      metrics_.lent_rows.Add(-static_cast<double>(of_table.keys.size()));
     }
   });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
@@ -96,7 +115,7 @@ absl::Status Loans::PutRecords(const v1::PushRequest& request, const PushBytes& 
 
 absl::Status Loans::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of,
                               std::span<const std::unique_ptr<Table>> tables) {
-  RETURN_IF_ERROR(PutRecords(request, bytes_of, tables, request.step()));
+  RETURN_IF_ERROR(PutRecords(RowsReturned(request, bytes_of), tables, request.step()));
   if (request.complete()) all_returned_.store(request.step(), std::memory_order_release);
   return absl::OkStatus();
 }
@@ -107,7 +126,7 @@ absl::Status Loans::CheckNoneOlder(uint64_t step) const {
     const uint64_t older = lent_[t].CountOlder(step);
     if (older == 0) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        older, " rows of table \"", spec_.tables[t].name, "\" are lent to the worker, and it has not said ",
+        older, " rows of table \"", spec_.tables[t].name, "\" are lent to the workers, which have not said ",
         "that all have come back as they are after ", step, " steps (PushRequest.complete)"));
   }
   return absl::OkStatus();

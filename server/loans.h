@@ -1,8 +1,8 @@
 #ifndef SPARROW_SERVER_LOANS_H_
 #define SPARROW_SERVER_LOANS_H_
 
-// The rows of a job that its worker holds and updates itself (PullRequest.records): lent, returned, and what may be
-// asked of them meanwhile.
+// The rows of a job that its workers hold and update themselves (PullRequest.records): lent, returned, and what may be
+// asked of them meanwhile. A row is lent to all workers of the job, who change it equally; one of them returns it.
 
 #include <atomic>
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "server/job_spec.h"
 #include "server/lent_rows.h"
 #include "server/metrics.h"
+#include "server/push_accumulator.h"
 #include "server/request_check.h"
 #include "sparrow/v1/parameter_server.pb.h"
 
@@ -38,9 +39,14 @@ class Loans {
 
   // That all records of a push are of rows that are lent, and no gradient is. InvalidArgument.
   absl::Status CheckPush(const v1::PushRequest& request) const;
-  // Replaces rows by the push's records, which are as of `version` steps. REQUIRES: CheckPush has passed.
-  absl::Status PutRecords(const v1::PushRequest& request, const PushBytes& bytes_of,
-                          std::span<const std::unique_ptr<Table>> tables, uint64_t version);
+  // That no row of a step's gradients is lent when they are to be applied: one may have been, to another worker, after
+  // the push had come. FailedPrecondition.
+  absl::Status CheckApplied(std::span<const PushPart> parts, uint64_t step) const;
+  // Replaces rows by those returned, which are as of `version` steps. REQUIRES: CheckPush has passed; keys unique.
+  absl::Status PutRecords(std::span<const PushPart> parts, std::span<const std::unique_ptr<Table>> tables,
+                          uint64_t version);
+  absl::Status PutRecords(std::span<const ReturnedRows> returned, std::span<const std::unique_ptr<Table>> tables,
+                          uint64_t version);
 
   // The same for a push that is no part of a step: rows as of its step, beside the readers of that. With `complete` no
   // row is older than that step any more, whatever has been noted of it.
@@ -58,7 +64,7 @@ class Loans {
   const ServerMetrics metrics_;
   std::deque<LentRows> lent_;  // [tables]
 
-  // The worker has said that all rows that are lent have come back as of so many steps. Release and acquire: who sees
+  // A worker has said that all rows that are lent have come back as of so many steps. Release and acquire: who sees
   // it sees those rows.
   std::atomic<uint64_t> all_returned_{UINT64_MAX};
 };

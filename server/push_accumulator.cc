@@ -30,6 +30,7 @@ PushPart BorrowPart(const v1::PushRequest& request, const PushBytes& bytes_of) {
                             .keys = ViewAs<Key>(table.keys()),
                             .gradients = ViewAs<float>(bytes_of.gradients(i))});
   }
+  part.returned = RowsReturned(request, bytes_of);
   return part;
 }
 
@@ -44,6 +45,10 @@ absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v
   for (const v1::TableGradients& table : request.tables()) {
     bytes += table.keys().size() / sizeof(Key) * (sizeof(Key) + spec.tables[table.table()].dim * sizeof(float));
   }
+  part.returned = RowsReturned(request, bytes_of);
+  uint64_t record_bytes = 0;
+  for (const ReturnedRows& rows : part.returned) record_bytes += rows.keys.size_bytes() + rows.records.size();
+  bytes += record_bytes;
   if (spec.workers == 1) {
     part.memory = memory_.Use(bytes);
   } else if (std::optional<CallMemory::Hold> hold = memory_.TryWait(bytes); hold.has_value()) {
@@ -53,8 +58,14 @@ absl::StatusOr<PushPart> RowGradientsPool::CopyPart(const JobSpec& spec, const v
                                              ", step ", request.step(), ", part ", request.part()),
                                 bytes);
   }
+  for (ReturnedRows& rows : part.returned) {
+    const PushPart::Records& copy = part.records.emplace_back(
+        PushPart::Records{{rows.keys.begin(), rows.keys.end()}, {rows.records.begin(), rows.records.end()}});
+    rows.keys = copy.keys;
+    rows.records = copy.bytes;
+  }
   part.entries.reserve(static_cast<size_t>(request.tables_size()));
-  bytes = 0;
+  bytes = record_bytes;
   for (int i = 0; i < request.tables_size(); ++i) {
     const v1::TableGradients& table = request.tables(i);
     if (table.keys().empty()) continue;
@@ -135,6 +146,15 @@ absl::StatusOr<bool> PushAccumulator::IsNew(const v1::PushRequest& request) cons
   };
   RETURN_IF_ERROR(check_new(request.tables()));
   RETURN_IF_ERROR(check_new(request.records()));
+  for (const v1::TableRecords& table : request.records()) {
+    if (returned_.empty()) break;
+    for (const Key key : ViewAs<Key>(table.keys())) {
+      if (!returned_.Contains(table.table(), key)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("push of worker ", rank, ", step ", request.step(), ", part ",
+                                                     request.part(), ": table \"", spec_.tables[table.table()].name,
+                                                     "\": id ", key, " is returned, but has come back in this step"));
+    }
+  }
   return true;
 }
 
@@ -157,6 +177,13 @@ void PushAccumulator::Add(const v1::PushRequest& request, PushPart part) {
     }
     key_bytes_ += worker.keys.bytes();
   }
+  if (workers_.size() > 1) {
+    key_bytes_ -= returned_.bytes();
+    for (const v1::TableRecords& table : request.records()) {
+      returned_.Insert(table.table(), ViewAs<Key>(table.keys()));
+    }
+    key_bytes_ += returned_.bytes();
+  }
   worker.rows.push_back(std::move(part));
   if (last) ++complete_workers_;
 }
@@ -172,6 +199,7 @@ PushAccumulator::Step PushAccumulator::Take() {
     worker.keys.Clear();
     worker.rows.clear();
   }
+  returned_.Clear();
   complete_workers_ = 0;
   rows_ = 0;
   any_ = false;

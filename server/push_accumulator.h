@@ -21,7 +21,8 @@
 
 namespace sparrow {
 
-// The rows of one part, as floats: copied out of its request, or where they lie in it, for as long as it is there.
+// The rows of one part, gradients as floats: copied out of its request, or where they lie in it, for as long as it is
+// there.
 struct PushPart {
   struct Entry {
     uint32_t table = 0;
@@ -29,8 +30,14 @@ struct PushPart {
     std::span<const Key> keys;           // [n]
     std::span<const float> gradients;    // [n, dim]
   };
+  struct Records {
+    std::vector<Key> keys;
+    std::vector<char> bytes;
+  };
   std::vector<Entry> entries;
-  CallMemory::Hold memory;  // Of the copies.
+  std::vector<ReturnedRows> returned;
+  std::vector<Records> records;  // [returned]: the copies. Empty: there are none.
+  CallMemory::Hold memory;       // Of the copies.
 };
 
 // REQUIRES: CheckPush has passed; all gradients are floats.
@@ -95,6 +102,7 @@ class PushAccumulator {
   uint32_t complete_workers_ = 0;
   uint64_t rows_ = 0;       // Over all workers and tables.
   uint64_t key_bytes_ = 0;  // Over all workers.
+  TableKeySet returned_;    // Of rows that have come back, where several workers could return one.
   bool any_ = false;        // Something has come, and said:
   double learning_rate_factor_ = 1;
 };

@@ -79,12 +79,8 @@ absl::Status CheckKeysOfTable(const JobSpec& spec, uint32_t table, std::span<con
 // entry.
 template <typename Entries, typename Check>
 absl::Status CheckEntries(const Entries& entries, Check check) {
-  const size_t n = static_cast<size_t>(entries.size());
-  std::vector<absl::Status> results(n);
-  std::vector<int64_t> rows(n);
-  for (size_t i = 0; i < n; ++i) {
-    rows[i] = static_cast<int64_t>(entries[static_cast<int>(i)].keys().size() / sizeof(Key));
-  }
+  const std::vector<int64_t> rows = RowsOfTables(entries);
+  std::vector<absl::Status> results(rows.size());
   ForEachTable(rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
@@ -129,16 +125,31 @@ absl::Status CheckRowType(v1::RowType type) {
                                                  " is none that this server knows (0 to ", v1::RowType_MAX, ")"));
 }
 
-// Whether the worker may hold the table's rows: that nobody but it changes them, or forgets them.
+// Whether workers may hold the table's rows: that the server neither decides over them nor rounds them.
 absl::Status CheckLends(const JobSpec& spec, uint32_t table) {
   const TableSpec& of = spec.tables[table];
-  const char* const why = spec.workers != 1                 ? "a job with several workers"
-                          : of.storage != RowType::kFloat32 ? "a table that does not store FLOAT32"
-                          : of.admission.enabled()          ? "a table with admission"
-                          : of.eviction.enabled()           ? "a table with eviction"
-                                                            : nullptr;
+  const char* const why = of.storage != RowType::kFloat32 ? "a table that does not store FLOAT32"
+                          : of.admission.enabled()        ? "a table with admission"
+                          : of.eviction.enabled()         ? "a table with eviction"
+                                                          : nullptr;
   if (why == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(TableName(spec, table), ": rows of ", why, " cannot be lent"));
+}
+
+// Eight at a time, each by the bits of its exponent, so that compilers make vectors of it.
+bool AllFinite(std::span<const float> numbers) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t largest[8] = {};
+  size_t i = 0;
+  for (; i + 8 <= numbers.size(); i += 8) {
+    for (size_t k = 0; k < 8; ++k) {
+      largest[k] = std::max(largest[k], std::bit_cast<uint32_t>(numbers[i + k]) & kExponent);
+    }
+  }
+  for (; i < numbers.size(); ++i) {
+    largest[0] = std::max(largest[0], std::bit_cast<uint32_t>(numbers[i]) & kExponent);
+  }
+  return *std::max_element(largest, largest + 8) != kExponent;
 }
 
 absl::Status CheckRecords(const TableSpec& table, std::span<const Key> keys, std::span<const float> floats) {
@@ -147,10 +158,7 @@ absl::Status CheckRecords(const TableSpec& table, std::span<const Key> keys, std
   const uint64_t numbers = layout.metadata_offset() / sizeof(float);
   for (size_t row = 0; row < keys.size(); ++row) {
     const float* const record = floats.data() + row * stride;
-    // 0 unless one is infinite or NaN: a sum that compilers make of vectors.
-    float sum = 0;
-    for (uint64_t i = 0; i < numbers; ++i) sum += record[i] * 0.0f;
-    if (sum == 0) continue;
+    if (AllFinite({record, numbers})) continue;
     uint64_t i = 0;
     while (std::isfinite(record[i])) ++i;
     return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": id ", keys[row], ": number ", i,
@@ -260,6 +268,17 @@ absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint
 
 absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
   return CheckStepPrefix(CheckPushBody(spec, request, bytes), "push", request.context().worker(), request.step());
+}
+
+std::vector<ReturnedRows> RowsReturned(const v1::PushRequest& request, const PushBytes& bytes) {
+  std::vector<ReturnedRows> returned;
+  for (int i = 0; i < request.records_size(); ++i) {
+    const v1::TableRecords& entry = request.records(i);
+    if (entry.keys().empty()) continue;
+    returned.push_back(
+        {.table = entry.table(), .keep = entry.keep(), .keys = ViewAs<Key>(entry.keys()), .records = bytes.records(i)});
+  }
+  return returned;
 }
 
 uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request) {

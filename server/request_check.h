@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/bytes.h"
@@ -54,6 +55,14 @@ class PushBytes {
   const std::span<const std::span<const char>> beside_;
 };
 
+// Rows that come back in a push, of one table. A view.
+struct ReturnedRows {
+  uint32_t table = 0;
+  bool keep = false;
+  std::span<const Key> keys;      // [n]
+  std::span<const char> records;  // [n, record_bytes]
+};
+
 // The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
 // (embedding/optimizer.h; others are looked at once they are floats); a whole record for each, all floats finite; part,
 // samples and factor sensible; in a write-back nothing but records to keep.
@@ -61,6 +70,9 @@ absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, cons
 
 // Of one row in the answer to a pull.
 uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request);
+
+// What a push returns, where it lies. REQUIRES: CheckPush has passed.
+std::vector<ReturnedRows> RowsReturned(const v1::PushRequest& request, const PushBytes& bytes);
 
 // The bytes that a pull's answer takes when encoded.
 uint64_t PullResponseBytes(const JobSpec& spec, const v1::PullRequest& request);

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -103,7 +104,8 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"omp.h", {"base/parallel\\.cc", "tests/.*"}},
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
       {"cublasLt.h", {"dense/linear_product\\.cuh", "dense/cublas_lt\\.cc"}},
-      {"nccl", {"dense/device_collective_nccl\\.cc"}},
+      {"nccl", {"dense/device_collective_nccl\\.cc", "dense/nccl\\.cc"}},
+      {"cupti", {"base/cuda/kernel_trace\\.cc"}},
       {"grpcpp/",
        {"base/rpc\\..*", "proto/row_message\\..*", "coordinator/.*", "server/(server|service)\\..*",
         "worker/(worker|grpc_transport)\\..*", "client/.*", "tests/.*", "bench/.*"}},
@@ -142,6 +144,18 @@ TEST(Tidy, WordsThatHaveAReplacementAreNotUsed) {
   }
 }
 
+// So that a profile knows what it moves (base/cuda/operation.h).
+TEST(Tidy, EachFileThatLaunchesKernelsStatesTheirCost) {
+  for (const auto& [path, text] : Sources()) {
+    const std::string folder = FolderOf(path);
+    if (!path.ends_with(".cu") || (folder != "dense" && folder != "embedding")) continue;
+    const bool launches =
+        text.find("  Launch(") != std::string::npos || text.find("LaunchGradients") != std::string::npos ||
+        text.find("LaunchEarly(") != std::string::npos || text.find("LaunchWith(") != std::string::npos;
+    EXPECT_TRUE(!launches || text.find("const Operation operation(") != std::string::npos) << path;
+  }
+}
+
 TEST(Tidy, EachTestIsBuilt) {
   std::string lists;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / "tests")) {
@@ -166,6 +180,48 @@ TEST(Tidy, EachCudaHalfHasItsCpuTwinAndATestOfBoth) {
     EXPECT_TRUE(Sources().count(stem + "_cpu.cc") > 0) << path << " has no " << stem << "_cpu.cc";
     EXPECT_TRUE(Sources().count("tests/" + stem + "_gpu_test.cc") > 0) << path << " has no twin test";
   }
+}
+
+// The names of kernels in a source file; one called plainly Kernel with its namespace before it.
+std::vector<std::string> KernelsOf(const std::string& text) {
+  static const std::regex kKernel(R"re(__global__[^;{]*?\b(\w*Kernel)\()re"), kNamespace(R"re(namespace (\w+) \{)re");
+  std::vector<std::string> kernels;
+  for (auto it = std::sregex_iterator(text.begin(), text.end(), kKernel); it != std::sregex_iterator(); ++it) {
+    std::string within;
+    for (auto n = std::sregex_iterator(text.begin(), text.begin() + it->position(), kNamespace);
+         n != std::sregex_iterator(); ++n) {
+      within = (*n)[1];
+    }
+    const std::string name = (*it)[1];
+    kernels.push_back(name == "Kernel" ? within + "::Kernel" : name);
+  }
+  return kernels;
+}
+
+// A kernel that nobody measures is one that nobody knows to be slow.
+TEST(Tidy, EachKernelIsMeasuredBesideItsBound) {
+  const std::map<std::string, std::string> measured_in = {
+      {"base", "kernels_"}, {"dense", "kernels_dense"}, {"embedding", "kernels_sparse"}, {"worker", "kernels_"}};
+  size_t kernels = 0;
+  for (const auto& [path, text] : Sources()) {
+    const auto where = measured_in.find(FolderOf(path));
+    if (where == measured_in.end()) continue;
+    std::string measures;
+    for (const auto& [bench, calls] : Sources()) {
+      if (bench.rfind("bench/sparrow_bench/" + where->second, 0) == 0) measures += calls;
+    }
+    const std::vector<std::string> names = KernelsOf(text);
+    static const std::regex kGlobal("(^|\n)__global__ ");
+    const auto globals = std::distance(std::sregex_iterator(text.begin(), text.end(), kGlobal), std::sregex_iterator());
+    EXPECT_EQ(static_cast<size_t>(globals), names.size()) << path << " has kernels whose names do not end in Kernel";
+    for (const std::string& name : names) {
+      ++kernels;
+      EXPECT_TRUE(std::regex_search(measures, std::regex("[\" ]" + name + "[\" ]")))
+          << path << ": name " << name << " in the .kernels of a call in bench/sparrow_bench/" << where->second
+          << "*.cc";
+    }
+  }
+  EXPECT_GT(kernels, 30u);
 }
 
 TEST(Tidy, HeadersHaveTheirGuard) {

@@ -5,6 +5,10 @@
 namespace sparrow {
 
 absl::Status BadRows::Add(const absl::Status& why) {
+  if (kept_max_ > 0) {
+    kept_.push_back(why);
+    return kept_.size() < kept_max_ ? absl::OkStatus() : why;
+  }
   if (policy_ == v1::DataConfig::STOP) return why;
   ++pass_rows_;
   if (examples_.size() < kExamples) examples_.emplace_back(why.message());

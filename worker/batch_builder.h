@@ -2,6 +2,7 @@
 #define SPARROW_WORKER_BATCH_BUILDER_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,14 +39,19 @@ struct BatchBuilderOptions {
 };
 
 // Fills a Batch row by row: applies the dense transform, modulo and the bounds of tables, and takes a row back whole.
-// Begin, then for each row StartRow, setters, and FinishRow or DropRow; then End. Not thread-safe.
+// Begin, then for each row StartRow, setters, and FinishRow or DropRow; then End. Or many rows at once, column by
+// column and by several threads: AddRows, then what it says to write, and TakeBack of those that do not fit. Not
+// thread-safe.
 class BatchBuilder {
  public:
   explicit BatchBuilder(BatchBuilderOptions options);
 
   // Empties *batch, keeping its memory. `batch` outlives End.
   void Begin(Batch* batch);
-  void StartRow() { batch_->dense.resize(batch_->dense.size() + dense_columns_, missing_dense_); }
+  void StartRow() {
+    if (!fits_) Fit();
+    batch_->dense.resize(batch_->dense.size() + dense_columns_, missing_dense_);
+  }
   // ResourceExhausted if a feature has more ids than a batch can index.
   absl::Status FinishRow(float label) {
     batch_->labels.push_back(label);
@@ -54,6 +60,29 @@ class BatchBuilder {
   }
   void DropRow();
   void End();
+
+  // Where rows that AddRows has added begin: in labels and dense, and for each feature in ids (and weights).
+  struct Place {
+    uint32_t row = 0;
+    std::vector<uint64_t> id;  // [features]
+  };
+  // Adds rows with ids[f] ids of feature f, which is `rows` for one that is no bag. All of them are unspecified until
+  // they are written: labels, dense (Transform), ids (FoldIds), weights, and offsets[row + 1 ... row + rows] of each
+  // feature. ResourceExhausted, and none is added, as in FinishRow.
+  absl::Status AddRows(uint32_t rows, std::span<const uint64_t> ids, Place* place);
+  // Writes rows of another builder's batch, after its End, to their place. Thread-safe, at different places.
+  void Write(const Batch& rows, const Place& place);
+  // The last n rows are not there. REQUIRES: n of the rows that AddRows has added last.
+  void TakeBack(uint32_t n) {
+    batch_->rows -= n;
+    fits_ = false;
+  }
+  Batch* batch() { return batch_; }
+
+  // What SetDense does to each value. False: one of them is not finite, and what `to` has is unspecified. Thread-safe.
+  bool Transform(std::span<const float> values, float* to) const;
+  // What AddId does to each id. False: one of them is outside the feature's table. Thread-safe.
+  bool FoldIds(uint32_t feature, std::span<uint64_t> ids) const;
 
   // `column` in [0, dense columns). A column that is not set is missing.
   void SetDense(uint32_t column, double value) {
@@ -86,8 +115,12 @@ class BatchBuilder {
     uint64_t bounded_rows = 0;
   };
 
+  // Cuts the batch's columns, which may be longer since AddRows or a batch before, to its rows.
+  void Fit();
   float* DenseRow() { return batch_->dense.data() + batch_->dense.size() - dense_columns_; }
   absl::Status FinishBags();
+  // That a batch can index so many ids of a feature.
+  absl::Status CheckIds(size_t feature, uint64_t ids) const;
 
   const BatchBuilderOptions options_;
   const uint32_t dense_columns_;
@@ -97,6 +130,8 @@ class BatchBuilder {
   std::vector<Rule> rules_;     // Constant after construction.
   std::vector<uint32_t> bags_;  // Features that are bags; constant after construction.
   Batch* batch_ = nullptr;
+  bool fits_ = true;
+  uint32_t counted_rows_ = 0;  // Of these AddRows' caller has written the offsets of every feature.
 };
 
 }  // namespace sparrow

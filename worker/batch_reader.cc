@@ -30,6 +30,7 @@ absl::Status CheckOptions(const BatchReaderOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank is ", options.rank, " of ", options.workers, " workers, expected less"));
   }
+  if (options.threads < 1) return absl::InvalidArgumentError(absl::StrCat(options.threads, " threads, expected 1"));
   if (options.queue_batches_max == 0) return absl::InvalidArgumentError("queue_batches_max is 0, expected at least 1");
   if (!options.bounded_rows.empty() && options.bounded_rows.size() != options.features.size()) {
     return absl::InvalidArgumentError(absl::StrCat("bounded_rows has ", options.bounded_rows.size(), " entries for ",
@@ -136,6 +137,7 @@ absl::Status ThreadedReader::OpenSource() {
   from.source = options_.source;
   from.features = options_.features;
   from.stop = [this] { return Stopped(); };
+  from.threads = options_.threads;
   ASSIGN_OR_RETURN(source_, OpenRowSource(from));
   // A range that is wrong by itself is reported before the files are read for it.
   if (!NeedsCount(options_.source.rows())) RETURN_IF_ERROR(ResolveRange(options_.source.rows(), {}).status());

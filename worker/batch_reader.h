@@ -37,6 +37,7 @@ struct BatchReaderOptions {
   uint64_t first_epoch = 0;
   uint64_t first_row_in_epoch = 0;
   uint32_t queue_batches_max = 4;  // Parsed ahead at most.
+  int threads = 1;                 // That parse. Batches, errors and statistics are the same, however many there are.
   // Polled during Open and on the reading thread; true ends them with Cancelled. Null: never.
   std::function<bool()> cancelled;
 };

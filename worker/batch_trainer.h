@@ -55,7 +55,7 @@ class BatchTrainer {
     RendezvousStore* board = nullptr;           // Where their GPUs meet; null: they do not.
     std::function<bool()> cancelled = nullptr;  // Asked while a GPU waits for another.
   };
-  // Every worker of the job calls it, once, before ForwardBackward. Where each has a GPU of its own, and a build with
+  // Every worker of the job calls it, once, before ForwardBackward. Where each has a GPU of its own, and there is
   // NCCL, their GPUs sum the dense gradients from then on, while backward goes on. All outlive the trainer's last
   // Reduce; the board outlives the trainer. FailedPrecondition: the workers would sum different things.
   virtual absl::Status Join(const Meeting& meeting) = 0;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
 #include "base/cuda/graph.h"
+#include "base/cuda/operation.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -23,6 +24,7 @@
 #include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
+#include "worker/gpu_reserve.h"
 #include "worker/hot_row_store_gpu.h"
 #include "worker/sum_over_workers.h"
 
@@ -73,16 +75,13 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                               .deterministic = job.train().deterministic(),
                               .plan_file = options.plan_file},
                              stream_));
-    model_->set_sparse_gradients_queued([this] { SumRowGradients(); });
     const int64_t size = model_->parameters()->layout().size();
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
     optimizer_ = DenseOptimizerGpu::Make(rule, size, stream_);
     if (!optimizer_.has_value()) {
-      const GpuMemory memory = GpuMemoryNow();
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the GPU is out of memory: the dense optimizer's state needs ",
-                       static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float), " bytes, ", memory.free,
-                       " of ", memory.total, " are free"));
+      return GpuIsOutOfMemory(absl::StrCat("the dense optimizer's state needs ",
+                                           static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float),
+                                           " bytes"));
     }
     std::vector<float> spread(static_cast<size_t>(size));
     const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
@@ -116,7 +115,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     host_options_.emplace(std::move(host_options));
     not_finite_->Fill(0, stream_);
     CopyLossScale();
-    return absl::OkStatus();
+    return CheckGpuReserve("model and batches leave too little");
   }
 
   absl::Status Join(const Meeting& meeting) override {
@@ -164,6 +163,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
 
   absl::StatusOr<Result> ForwardBackward(const PreparedBatch& prepared) override {
     const int64_t rows = BucketOf(prepared.batch.rows);
+    if (OperationListener* const listener = OperationListenerNow(); listener != nullptr) listener->StepBegins();
     begin_.Record(stream_);
     const std::span<const DeviceBatch::Placed> placed =
         hot_rows_ == nullptr ? std::span<const DeviceBatch::Placed>() : hot_rows_->placed();
@@ -172,22 +172,21 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     rows_ = rows;
     gradients_scale_ = loss_scale_now_;
     loaded_.Record(stream_);
-    Run(&forward_graphs_, rows, [&] {
+    RETURN_IF_ERROR(Run(&forward_graphs_, rows, "a forward pass", [&] {
       Pool(rows);
       model_->ForwardLoss(ModelBatch(rows), stream_);
-    });
+    }));
     forward_.Record(stream_);
-    Run(&backward_graphs_, rows, [&] {
+    RETURN_IF_ERROR(Run(&backward_graphs_, rows, "a backward pass", [&] {
       if (scales_loss()) not_finite_->Fill(0, stream_);
-      if (hot_rows_ == nullptr) GroupRows();
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(rows));
       } else {
         model_->Backward(ModelBatch(rows), stream_);
       }
-      if (hot_rows_ == nullptr) stream_.WaitFor(rows_summed_);
+      if (hot_rows_ == nullptr) SumRowGradients(rows);
       if (scales_loss()) LookForOverflow(rows);
-    });
+    }));
     if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
     internal::CopyToHost(host_loss_sum_->data(), loss_sum_->data(), sizeof(double), stream_);
     if (scales_loss()) internal::CopyToHost(host_not_finite_->data(), not_finite_->data(), sizeof(uint64_t), stream_);
@@ -235,8 +234,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
                       .copy_type = CopyType(),
                       .copy = parameters->copy(),
                       .options = step_options_->data(),
-                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr,
-                      .weights_ready = true},
+                      .clip = parts_.clip_norm.has_value() ? clip_->data() : nullptr},
                      stream_);
     return absl::OkStatus();
   }
@@ -260,7 +258,7 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   void UpdateRows(size_t share, const SparseOptimizer& optimizer, const SparseStep* step, uint64_t* refused) override {
     DeviceBatch::Group& group = batch_->groups()[share];
     const DeviceBags bags = batch_->Bags(group, rows_);
-    const DeviceWorkspace workspace = WorkspaceOf(&group);
+    const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
     GroupLookupsGpu(bags, group.size, workspace, stream_);
     SparseUpdateGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows_)), optimizer, step,
                     hot_rows_->placed()[share].records, refused, workspace, stream_);
@@ -326,15 +324,29 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   }
 
   template <typename Work>
-  void Run(Graphs* graphs, int64_t rows, const Work& work) {
+  absl::Status Run(Graphs* graphs, int64_t rows, absl::string_view what, const Work& work) {
     if (graphs->generation != batch_->generation()) {
       graphs->by_rows.clear();
       graphs->generation = batch_->generation();
     }
     const auto [graph, first] = graphs->by_rows.try_emplace(rows);
-    if (first) return work();
-    if (!graph->second.has_value()) graph->second.emplace(stream_, work);
+    if (first || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
+      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat(what, " of ", rows, " rows")));
+      work();
+      return absl::OkStatus();
+    }
+    if (!graph->second.has_value()) {
+      RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat("recording ", what, " of ", rows, " rows")));
+      graph->second = Graph::Record(stream_, [&] {
+        work();
+        return true;
+      });
+      if (!graph->second.has_value()) {
+        return GpuIsOutOfMemory(absl::StrCat(what, " of ", rows, " rows cannot be recorded"));
+      }
+    }
     graph->second->Replay(stream_);
+    return absl::OkStatus();
   }
 
   ModelGpu::Batch ModelBatch(int64_t rows) {
@@ -361,30 +373,16 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
     }
   }
 
-  // Rows' gradients are summed on a stream beside backward, from where they are there on.
-  void GroupRows() {
-    grouping_.Record(stream_);
-    beside_.WaitFor(grouping_);
+  void SumRowGradients(int64_t rows) {
     for (DeviceBatch::Group& group : batch_->groups()) {
-      GroupLookupsGpu(batch_->Bags(group, rows_), group.size, WorkspaceOf(&group), beside_);
-    }
-  }
-
-  void SumRowGradients() {
-    if (hot_rows_ != nullptr) return;
-    summing_.Record(stream_);
-    beside_.WaitFor(summing_);
-    for (DeviceBatch::Group& group : batch_->groups()) {
-      SumGradientsGpu(batch_->Bags(group, rows_), group.size, Pooled(group, model_->sparse_gradients(rows_)),
-                      group.sums.device.data(), not_finite_->data(), WorkspaceOf(&group), beside_);
+      const DeviceBags bags = batch_->Bags(group, rows);
+      const DeviceWorkspace workspace{.data = group.workspace.data(), .bytes = group.workspace.size()};
+      GroupLookupsGpu(bags, group.size, workspace, stream_);
+      SumGradientsGpu(bags, group.size, Pooled(group, model_->sparse_gradients(rows)), group.sums.device.data(),
+                      not_finite_->data(), workspace, stream_);
       if (!scales_loss()) continue;
-      UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_->data(), beside_);
+      UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_->data(), stream_);
     }
-    rows_summed_.Record(beside_);
-  }
-
-  static DeviceWorkspace WorkspaceOf(DeviceBatch::Group* group) {
-    return {.data = group->workspace.data(), .bytes = group->workspace.size()};
   }
 
   bool scales_loss() const { return precision_ == Precision::kFloat16; }
@@ -421,8 +419,6 @@ class GpuBatchTrainer final : public BatchTrainer, public DeviceRowUser {
   int64_t rows_ = 0;                    // As many as the batch in work is computed as.
   HotRowStoreGpu* hot_rows_ = nullptr;  // Null: the servers hold all rows.
   Stream stream_;
-  Stream beside_;
-  Event grouping_, summing_, rows_summed_;
   Event begin_, loaded_, forward_, backward_;
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;
@@ -458,6 +454,7 @@ absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTra
   }
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
+  RETURN_IF_ERROR(Annotate(CheckGpuReserve("others leave too little"), absl::StrCat("cuda:", options.gpu)));
   auto trainer = std::make_unique<GpuBatchTrainer>(parts, precision, options);
   RETURN_IF_ERROR(Annotate(trainer->Prepare(job, options), absl::StrCat("cuda:", options.gpu)));
   return trainer;

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "worker/number_parser.h"
@@ -27,6 +28,17 @@ std::string Place(const LineReader& lines) { return absl::StrCat(lines.path(), "
 DelimitedParser::DelimitedParser(DelimitedSchema schema, NotUtf8ByColumn* not_utf8)
     : schema_(std::move(schema)), not_utf8_(not_utf8) {
   for (const DelimitedColumn& column : schema_.columns) fields_.push_back(&column);
+}
+
+std::unique_ptr<LineParser> DelimitedParser::Clone() const {
+  CHECK(not_utf8_ == nullptr);
+  auto clone = std::make_unique<DelimitedParser>(schema_);
+  clone->fields_.clear();
+  for (const DelimitedColumn* field : fields_) {
+    clone->fields_.push_back(field == nullptr ? nullptr
+                                              : clone->schema_.columns.data() + (field - schema_.columns.data()));
+  }
+  return clone;
 }
 
 absl::Status DelimitedParser::StartFile(LineReader* lines) {

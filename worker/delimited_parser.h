@@ -1,6 +1,7 @@
 #ifndef SPARROW_WORKER_DELIMITED_PARSER_H_
 #define SPARROW_WORKER_DELIMITED_PARSER_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ class DelimitedParser : public LineParser {
 
   absl::Status StartFile(LineReader* lines) override;
   absl::StatusOr<uint64_t> Parse(LineReader* lines, uint64_t n, BatchBuilder* out, BadRows* bad_rows) override;
+  // REQUIRES: not_utf8 is null.
+  std::unique_ptr<LineParser> Clone() const override;
   uint32_t DenseColumns() const override { return schema_.dense_columns; }
   const std::vector<FeatureShape>& Shapes() const override { return schema_.shapes; }
 

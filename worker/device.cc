@@ -1,8 +1,13 @@
 #include "worker/device.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/cuda/stream.h"
 
 namespace sparrow {
@@ -10,8 +15,12 @@ namespace sparrow {
 absl::StatusOr<Device> ParseDevice(const std::string& flag) {
   if (flag == "cpu") return Device{};
   constexpr absl::string_view kPrefix = "cuda:";
+  const absl::string_view number = absl::StripPrefix(flag, kPrefix);
   int gpu = -1;
-  if (!absl::StartsWith(flag, kPrefix) || !absl::SimpleAtoi(flag.substr(kPrefix.size()), &gpu) || gpu < 0) {
+  // One way to write each: SimpleAtoi alone would take signs, spaces and leading zeros.
+  const bool plain = std::all_of(number.begin(), number.end(), absl::ascii_isdigit) &&
+                     (number.size() == 1 || !absl::StartsWith(number, "0"));
+  if (!absl::StartsWith(flag, kPrefix) || !plain || !absl::SimpleAtoi(number, &gpu)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--device=\"", flag, "\" is not a device; expected cpu, or cuda:N with N from 0"));
   }

@@ -10,6 +10,7 @@
 #include "base/cuda/allocate.h"
 #include "base/status_macros.h"
 #include "embedding/row_cache_gpu.h"
+#include "worker/gpu_reserve.h"
 
 namespace sparrow {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 // Of a feature whose bags may have any length: how many ids a sample has at most, on the average.
 constexpr uint64_t kBagIdsMax = 64;
 constexpr uint64_t kBatchRowsMax = (uint64_t{1} << 31) - 1;
-constexpr uint64_t kReserveBytes = uint64_t{512} << 20;
 constexpr uint64_t kPieceRows = 65536;  // That leave the cache at once for a checkpoint, of a small batch;
 constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // fewer of large rows.
 
@@ -34,11 +34,7 @@ class Store final : public HotRowStoreGpu {
     ASSIGN_OR_RETURN(sparse_step_, Mirror<SparseStep>::Make(1, "a step of rows' optimizers"));
     ASSIGN_OR_RETURN(refused_, Mirror<uint64_t>::Make(1, "the number of refused rows"));
     parts_.stream->Synchronize();  // The caches are clear, for the other stream too.
-    const GpuMemory memory = GpuMemoryNow();
-    if (memory.free >= kReserveBytes) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat("the GPU is out of memory: train.hot_rows leave ", memory.free,
-                                                     " of ", memory.total, " bytes, and ", kReserveBytes,
-                                                     " are needed for kernels, recorded steps and evaluation"));
+    return CheckGpuReserve("train.hot_rows leave too little");
   }
 
   uint32_t slots(size_t share) const override { return shares_[share].cache->slots(); }
@@ -224,11 +220,10 @@ class Store final : public HotRowStoreGpu {
         .layout = made.layout, .bytes = share.bytes, .staging_rows = made.batch_rows, .batch_rows = made.batch_rows};
     made.cache = RowCacheGpu::Make(options, *parts_.stream);
     if (!made.cache.has_value()) {
-      const GpuMemory memory = GpuMemoryNow();
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the GPU is out of memory: train.hot_rows of table \"", parts_.tables[share.tables[0]].name, "\"",
-          share.tables.size() > 1 ? absl::StrCat(" and ", share.tables.size() - 1, " others") : "", " need ",
-          RowCacheGpu::Bytes(options), " bytes, ", memory.free, " of ", memory.total, " are free"));
+      return GpuIsOutOfMemory(
+          absl::StrCat("train.hot_rows of table \"", parts_.tables[share.tables[0]].name, "\"",
+                       share.tables.size() > 1 ? absl::StrCat(" and ", share.tables.size() - 1, " others") : "",
+                       " need ", RowCacheGpu::Bytes(options), " bytes"));
     }
     const size_t record_bytes = n * made.layout.slot_bytes();
     ASSIGN_OR_RETURN(made.names, Mirror<RowName>::Make(n, "the names of a batch's rows"));

@@ -171,7 +171,7 @@ absl::Status CheckHotRows(const v1::Job& job) {
     return Bad("tables[", t, "] (\"", table.name(), "\") has ", what,
                ", but train.hot_rows is for tables without; leave either out");
   }
-  return job.cluster().workers() > 1 ? CheckHotRowWorkers(job.cluster().workers()) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 absl::Status CheckTrain(const v1::Job& job) {
@@ -236,12 +236,6 @@ absl::Status CheckCluster(const v1::ClusterConfig& cluster) {
 }
 
 }  // namespace
-
-absl::Status CheckHotRowWorkers(uint32_t workers) {
-  if (workers == 1) return absl::OkStatus();
-  return Bad("train.hot_rows is set, but the job has ", workers,
-             " workers, and rows are held by one alone; set cluster.workers to 1, or leave hot_rows out");
-}
 
 absl::Status ValidateJobForReading(const v1::Job& job) {
   RETURN_IF_ERROR(CheckName("name", job.name()));

@@ -19,9 +19,6 @@ absl::Status ValidateJob(const v1::Job& job);
 // The same for a job whose input is only read, not trained on or evaluated: its sources may be unlabelled.
 absl::Status ValidateJobForReading(const v1::Job& job);
 
-// For a job with train.hot_rows, once the number of its workers is known.
-absl::Status CheckHotRowWorkers(uint32_t workers);
-
 }  // namespace sparrow
 
 #endif  // SPARROW_WORKER_JOB_CHECK_H_

@@ -1,8 +1,10 @@
 #include "worker/key_partition.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/check.h"
+#include "base/parallel.h"
 
 namespace sparrow {
 namespace {
@@ -50,10 +52,22 @@ void KeyPartition::Build(std::span<const std::span<const Key>> keys, std::span<c
   CHECK_GT(chunk_bytes.push, 0u);
   tables_.resize(keys.size());
   rows_ = 0;
-  for (size_t t = 0; t < keys.size(); ++t) {
-    CHECK_LT(keys[t].size(), size_t{1} << 32);
-    rows_ += keys[t].size();
-    Order(static_cast<uint32_t>(t), keys[t], shards, tables[t].evicts ? nullptr : before, &tables_[t]);
+  for (const std::span<const Key> of_table : keys) {
+    CHECK_LT(of_table.size(), size_t{1} << 32);
+    rows_ += of_table.size();
+  }
+  // Fewer keys are ordered sooner than threads wake up.
+  constexpr uint64_t kParallelKeysMin = 32768;
+  std::atomic<size_t> next{0};  // Relaxed: only hands out numbers.
+  const auto order = [&](int64_t, int64_t) {
+    for (size_t t; (t = next.fetch_add(1, std::memory_order_relaxed)) < keys.size();) {
+      Order(static_cast<uint32_t>(t), keys[t], shards, tables[t].evicts ? nullptr : before, &tables_[t]);
+    }
+  };
+  if (rows_ < kParallelKeysMin) {
+    order(0, 1);
+  } else {
+    ParallelFor(std::min<int64_t>(ParallelThreads(), static_cast<int64_t>(keys.size())), 1, order);
   }
   for (Cut* cut : {&pulls_, &pushes_}) {
     cut->chunks.clear();

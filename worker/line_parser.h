@@ -2,6 +2,7 @@
 #define SPARROW_WORKER_LINE_PARSER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ class LineParser {
   virtual absl::Status StartFile(LineReader* lines) = 0;
   // Parses up to n lines of the file last started; returns how many there were. Fewer than n: its end.
   virtual absl::StatusOr<uint64_t> Parse(LineReader* lines, uint64_t n, BatchBuilder* out, BadRows* bad_rows) = 0;
+
+  // One for other lines of the file last started, for another thread.
+  virtual std::unique_ptr<LineParser> Clone() const = 0;
 
   virtual uint32_t DenseColumns() const = 0;
   virtual const std::vector<FeatureShape>& Shapes() const = 0;

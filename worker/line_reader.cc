@@ -28,6 +28,37 @@ LineReader::LineReader(std::string path, StopCheck stop, std::unique_ptr<ByteSou
       next_(buffer_.get()),
       end_(buffer_.get()) {}
 
+LineReader::LineReader(const std::string& path, const LineChunk& chunk)
+    : path_(path),
+      capacity_(chunk.size),
+      next_(const_cast<char*>(chunk.bytes.data())),  // Read only: it is drained.
+      end_(next_ + chunk.size),
+      at_start_(false),
+      has_zero_byte_(chunk.has_zero_byte),
+      drained_(true),
+      line_number_(chunk.lines_before) {}
+
+uint64_t LineReader::Take(uint64_t n, size_t bytes, LineChunk* chunk) {
+  chunk->lines = 0;
+  chunk->lines_before = line_number_;
+  if (n == 0 || FindNewline() == nullptr) return 0;
+  // What is in the buffer.
+  const char* to = next_;
+  while (chunk->lines < n && to < next_ + bytes) {
+    const void* newline = std::memchr(to, '\n', static_cast<size_t>(end_ - to));
+    if (newline == nullptr) break;
+    to = static_cast<const char*>(newline) + 1;
+    ++chunk->lines;
+  }
+  chunk->size = static_cast<size_t>(to - next_);
+  if (chunk->bytes.size() < chunk->size + kSlackBytes) chunk->bytes.resize(chunk->size + kSlackBytes);
+  std::memcpy(chunk->bytes.data(), next_, chunk->size);
+  chunk->has_zero_byte = has_zero_byte_;
+  next_ += chunk->size;
+  line_number_ += chunk->lines;
+  return chunk->lines;
+}
+
 uint64_t LineReader::Skip(uint64_t n) {
   uint64_t skipped = 0;
   for (; skipped < n; ++skipped) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,12 +19,24 @@ namespace sparrow {
 // Asked once a block of input; true ends the reading with Cancelled. May be null: never.
 using StopCheck = std::function<bool()>;
 
+// Whole lines of a file, apart from it; its memory is used again.
+struct LineChunk {
+  std::vector<char> bytes;  // With what may be read behind the last line.
+  size_t size = 0;          // Of the lines.
+  uint64_t lines = 0;
+  uint64_t lines_before = 0;  // In the file.
+  bool has_zero_byte = false;
+};
+
 // The lines of one file, plain or gzip, through a buffer of bounded size. A line ends in LF, CRLF or the end of the
 // file; a UTF-8 byte order mark at the beginning is passed over. Not thread-safe.
 class LineReader {
  public:
   static constexpr size_t kSlackBytes = 64;
   static constexpr size_t kLineBytesMax = size_t{64} << 20;
+
+  // Of a file's lines that were taken from a reader of `path`. The chunk outlives it.
+  LineReader(const std::string& path, const LineChunk& chunk);
 
   // Errors of ByteSource::Open.
   static absl::StatusOr<std::unique_ptr<LineReader>> Open(const std::string& path, StopCheck stop);
@@ -41,6 +54,9 @@ class LineReader {
     return true;
   }
 
+  // Takes up to n lines, of about so many bytes, for a reader of their own; returns how many. 0: as Next.
+  uint64_t Take(uint64_t n, size_t bytes, LineChunk* chunk);
+
   // Passes over up to n lines; returns how many there were. Fewer than n: as Next.
   uint64_t Skip(uint64_t n);
 
@@ -54,7 +70,7 @@ class LineReader {
   const absl::Status& status() const { return status_; }
   uint64_t line_number() const { return line_number_; }  // Of the last line, from 1.
   const std::string& path() const { return path_; }
-  uint64_t file_bytes_read() const { return source_->file_bytes_read(); }
+  uint64_t file_bytes_read() const { return source_ == nullptr ? 0 : source_->file_bytes_read(); }
 
  private:
   LineReader(std::string path, StopCheck stop, std::unique_ptr<ByteSource> source);
@@ -68,7 +84,7 @@ class LineReader {
 
   const std::string path_;
   const StopCheck stop_;
-  const std::unique_ptr<ByteSource> source_;
+  const std::unique_ptr<ByteSource> source_;  // Null, as buffer_ then is: of a chunk.
   std::unique_ptr<char[]> buffer_;
   size_t capacity_;  // Without the slack.
   char* next_;       // The bytes not yet handed out are [next_, end_).

@@ -41,6 +41,9 @@ int main(int argc, char** argv) {
        "Directory for checkpoints: the same shared one for all servers and workers."},
       {"host", &options.host,
        "Address of this machine for the other workers. Default: the one that reaches the coordinator."},
+      {"parse-threads", sparrow::IntFlag{&options.parse_threads, 0, 256},
+       "Threads that turn input into batches; 0: half of the cores, 8 at most. They work only as fast as training "
+       "goes."},
       {"metrics", sparrow::AddressFlag{&options.metrics, sparrow::AddressUse::kListenOnTcp, /*may_be_empty=*/true},
        "HOST:PORT at which Prometheus finds /metrics; port 0 picks a free one; not served if empty."},
   };

@@ -57,7 +57,8 @@ struct WorkerMetrics {
                                 "Unique rows of batches that this worker held itself when it looked them up.")),
         hot_row_misses(metrics->AddCounter(
             "sparrow_worker_hot_row_misses_total",
-            "Unique rows of batches that servers lent for it; a rise beside hits means that train.hot_rows is small.")),
+            "Unique rows of batches that this worker did not hold, and pulled; a rise beside hits means that "
+            "train.hot_rows is small.")),
         hot_row_evictions(metrics->AddCounter("sparrow_worker_hot_row_evictions_total",
                                               "Rows that this worker no longer holds because others needed the room.")),
         hot_rows_returned(metrics->AddCounter(
@@ -66,6 +67,13 @@ struct WorkerMetrics {
             "checkpoint.")),
         hot_row_bytes(metrics->AddGauge("sparrow_worker_hot_row_bytes",
                                         "Bytes of the rows that this worker holds from step to step.")),
+        hot_rows_promoted(metrics->AddCounter(
+            "sparrow_worker_hot_rows_promoted_total",
+            "Rows that all workers of a job decided to hold together; a lasting rise beside evictions means that "
+            "train.hot_rows is smaller than what batches use in turn.")),
+        hot_row_exchange_bytes(metrics->AddCounter(
+            "sparrow_worker_hot_row_exchange_bytes_total",
+            "Bytes of the gradients and proposals for rows that all workers hold, from all workers, its own too.")),
         saturated_gradients(
             metrics->AddCounter("sparrow_worker_saturated_gradients_total",
                                 "Numbers of row gradients beyond the range of train.push_type, sent as its largest; a "
@@ -116,6 +124,8 @@ struct WorkerMetrics {
   Counter hot_row_evictions;
   Counter hot_rows_returned;
   Gauge hot_row_bytes;
+  Counter hot_rows_promoted;
+  Counter hot_row_exchange_bytes;
   Counter saturated_gradients;
   GaugeOnceSet eval_auc;
   GaugeOnceSet eval_logloss;

@@ -161,8 +161,8 @@ void PsPull::Start(const Ask& ask, const KeyPartition* partition, std::span<cons
     RowPull* pull = calls_.request(call);
     v1::PullRequest* request = &pull->message;
     SetHead(request);
-    request->set_part(chunk.part);
-    request->set_parts(chunk.parts);
+    request->set_part(ask.beside ? 0 : chunk.part);
+    request->set_parts(ask.beside ? 0 : chunk.parts);
     request->set_ahead(ask.ahead && !chunk.late);
     ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
     pull->rows.clear();
@@ -297,46 +297,68 @@ absl::Status PsPull::FinishAgain() {
 
 PsPush::PsPush(PsClient* client) : client_(client), calls_(&client->servers_, &PsTransport::Push, "push") {}
 
-void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients) {
-  const KeyPartition::Cut& cut = partition.pushes();
-  const RowType type = client_->options_.push_type;
-  calls_.Resize(cut.chunks.size());
-  encoded_.resize(std::max(encoded_.size(), cut.pieces.size()));
+void PsPush::Prepare(size_t calls, size_t pieces) {
+  calls_.Resize(calls);
+  encoded_.resize(std::max(encoded_.size(), pieces));
   bytes_ = 0;
   saturated_ = 0;
-  for (size_t c = 0; c < cut.chunks.size(); ++c) {
-    const KeyPartition::Chunk& chunk = cut.chunks[c];
-    RowPush* push = calls_.request(c);
-    v1::PushRequest* request = &push->message;
-    *request->mutable_context() = client_->options_.context;
-    request->set_step(step.step);
-    request->set_part(chunk.part);
-    request->set_parts(chunk.parts);
-    request->set_samples(step.samples);
-    request->set_learning_rate_factor(step.learning_rate_factor);
-    ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
-    request->clear_records();
-    request->set_complete(false);
-    push->beside.clear();
-    for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
-      const KeyPartition::Piece& piece = cut.pieces[p];
-      const uint32_t dim = client_->options_.tables[piece.table].dim;
-      const std::span<const float> rows = RowsOf(gradients[piece.table], piece, dim);
-      v1::TableGradients* table = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
-      table->set_table(piece.table);
-      table->set_row_type(static_cast<v1::RowType>(type));
-      SetKeys(KeysOf(partition, piece), table->mutable_keys());
-      if (type == RowType::kFloat32) {
-        push->beside.emplace_back(reinterpret_cast<const char*>(rows.data()), rows.size_bytes());
-      } else {
-        encoded_[p].resize((piece.end - piece.begin) * RowWireBytes(type, dim));
-        EncodeRows(type, rows, dim, encoded_[p].data(), &saturated_);
-        push->beside.emplace_back(encoded_[p]);
-      }
-      bytes_ += table->keys().size() + push->beside.back().size();
+}
+
+void PsPush::SetHead(size_t call, const Step& step, uint32_t part, uint32_t parts) {
+  RowPush* push = calls_.request(call);
+  v1::PushRequest* request = &push->message;
+  *request->mutable_context() = client_->options_.context;
+  request->set_step(step.step);
+  request->set_part(part);
+  request->set_parts(parts);
+  request->set_samples(step.samples);
+  request->set_learning_rate_factor(step.learning_rate_factor);
+  request->set_complete(false);
+  push->beside.clear();
+}
+
+void PsPush::PutGradients(size_t call, const KeyPartition& partition, const KeyPartition::Chunk& chunk,
+                          std::span<const std::span<const float>> gradients) {
+  const RowType type = client_->options_.push_type;
+  RowPush* push = calls_.request(call);
+  v1::PushRequest* request = &push->message;
+  ResizeEntries(request->mutable_tables(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
+  request->clear_records();
+  for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
+    const KeyPartition::Piece& piece = partition.pushes().pieces[p];
+    const uint32_t dim = client_->options_.tables[piece.table].dim;
+    const std::span<const float> rows = RowsOf(gradients[piece.table], piece, dim);
+    v1::TableGradients* table = request->mutable_tables(static_cast<int>(p - chunk.piece_begin));
+    table->set_table(piece.table);
+    table->set_row_type(static_cast<v1::RowType>(type));
+    SetKeys(KeysOf(partition, piece), table->mutable_keys());
+    if (type == RowType::kFloat32) {
+      push->beside.emplace_back(reinterpret_cast<const char*>(rows.data()), rows.size_bytes());
+    } else {
+      encoded_[p].resize((piece.end - piece.begin) * RowWireBytes(type, dim));
+      EncodeRows(type, rows, dim, encoded_[p].data(), &saturated_);
+      push->beside.emplace_back(encoded_[p]);
     }
+    bytes_ += table->keys().size() + push->beside.back().size();
   }
-  Send([&](size_t c) { return cut.chunks[c].server; });
+}
+
+void PsPush::PutRecords(size_t call, const KeyPartition& partition, const KeyPartition::Chunk& chunk, bool keep,
+                        std::span<const std::span<const char>> records) {
+  RowPush* push = calls_.request(call);
+  v1::PushRequest* request = &push->message;
+  request->clear_tables();
+  ResizeEntries(request->mutable_records(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
+  for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
+    const KeyPartition::Piece& piece = partition.pushes().pieces[p];
+    const uint32_t record_bytes = client_->record_shapes_[piece.table].dim * uint32_t{sizeof(float)};
+    v1::TableRecords* table = request->mutable_records(static_cast<int>(p - chunk.piece_begin));
+    table->set_table(piece.table);
+    table->set_keep(keep);
+    SetKeys(KeysOf(partition, piece), table->mutable_keys());
+    push->beside.push_back(RowsOf(records[piece.table], piece, record_bytes));
+    bytes_ += table->keys().size() + push->beside.back().size();
+  }
 }
 
 template <typename ServerOf>
@@ -344,9 +366,44 @@ void PsPush::Send(const ServerOf& server_of) {
   calls_.Start({client_->options_.push_timeout, client_->options_.unavailable_timeout}, server_of);
 }
 
+void PsPush::Start(const Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients) {
+  const KeyPartition::Cut& cut = partition.pushes();
+  Prepare(cut.chunks.size(), cut.pieces.size());
+  for (size_t c = 0; c < cut.chunks.size(); ++c) {
+    SetHead(c, step, cut.chunks[c].part, cut.chunks[c].parts);
+    PutGradients(c, partition, cut.chunks[c], gradients);
+  }
+  Send([&](size_t c) { return cut.chunks[c].server; });
+}
+
 void PsPush::StartReturn(const Step& step, const KeyPartition& partition,
                          std::span<const std::span<const char>> records) {
   StartRecords(step, /*keep=*/false, partition, records);
+}
+
+void PsPush::StartWithReturn(const Step& step, const KeyPartition& partition,
+                             std::span<const std::span<const float>> gradients, const KeyPartition& returned,
+                             std::span<const std::span<const char>> records) {
+  const KeyPartition::Cut& cut = partition.pushes();
+  std::vector<KeyPartition::Chunk> chunks = cut.chunks;
+  std::vector<uint32_t> parts(client_->servers_.size());
+  for (const KeyPartition::Chunk& chunk : cut.chunks) parts[chunk.server] = chunk.parts;
+  // Those with records come behind the server's other parts.
+  for (KeyPartition::Chunk chunk : returned.pushes().chunks) {
+    if (chunk.piece_begin == chunk.piece_end) continue;
+    chunk.part = parts[chunk.server]++;
+    chunks.push_back(chunk);
+  }
+  Prepare(chunks.size(), cut.pieces.size());
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    SetHead(c, step, chunks[c].part, parts[chunks[c].server]);
+    if (c < cut.chunks.size()) {
+      PutGradients(c, partition, chunks[c], gradients);
+    } else {
+      PutRecords(c, returned, chunks[c], /*keep=*/false, records);
+    }
+  }
+  Send([&](size_t c) { return chunks[c].server; });
 }
 
 void PsPush::StartWriteBack(uint64_t step, const KeyPartition& partition,
@@ -356,37 +413,13 @@ void PsPush::StartWriteBack(uint64_t step, const KeyPartition& partition,
 
 void PsPush::StartRecords(const Step& step, bool keep, const KeyPartition& partition,
                           std::span<const std::span<const char>> records) {
-  const KeyPartition::Cut& cut = partition.pushes();
   // Of a step every server gets a part, if only an empty one; of a write-back those with rows.
-  std::vector<KeyPartition::Chunk> chunks = cut.chunks;
+  std::vector<KeyPartition::Chunk> chunks = partition.pushes().chunks;
   if (keep) std::erase_if(chunks, [](const KeyPartition::Chunk& c) { return c.piece_begin == c.piece_end; });
-  calls_.Resize(chunks.size());
-  bytes_ = 0;
-  saturated_ = 0;
+  Prepare(chunks.size(), /*pieces=*/0);
   for (size_t c = 0; c < chunks.size(); ++c) {
-    const KeyPartition::Chunk& chunk = chunks[c];
-    RowPush* push = calls_.request(c);
-    v1::PushRequest* request = &push->message;
-    *request->mutable_context() = client_->options_.context;
-    request->set_step(step.step);
-    request->set_part(keep ? 0 : chunk.part);
-    request->set_parts(keep ? 0 : chunk.parts);
-    request->set_samples(step.samples);
-    request->set_learning_rate_factor(step.learning_rate_factor);
-    request->clear_tables();
-    ResizeEntries(request->mutable_records(), static_cast<int>(chunk.piece_end - chunk.piece_begin));
-    request->set_complete(false);
-    push->beside.clear();
-    for (uint32_t p = chunk.piece_begin; p < chunk.piece_end; ++p) {
-      const KeyPartition::Piece& piece = cut.pieces[p];
-      const uint32_t record_bytes = client_->record_shapes_[piece.table].dim * uint32_t{sizeof(float)};
-      v1::TableRecords* table = request->mutable_records(static_cast<int>(p - chunk.piece_begin));
-      table->set_table(piece.table);
-      table->set_keep(keep);
-      SetKeys(KeysOf(partition, piece), table->mutable_keys());
-      push->beside.push_back(RowsOf(records[piece.table], piece, record_bytes));
-      bytes_ += table->keys().size() + push->beside.back().size();
-    }
+    SetHead(c, step, keep ? 0 : chunks[c].part, keep ? 0 : chunks[c].parts);
+    PutRecords(c, partition, chunks[c], keep, records);
   }
   Send([&](size_t c) { return chunks[c].server; });
 }

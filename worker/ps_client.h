@@ -97,6 +97,7 @@ class PsPull {
     bool create = false;   // Absent rows come to be; else this is a look (evaluation).
     bool ahead = false;    // Rows that are not late may be answered before step-1 is applied (PullRequest.ahead).
     bool records = false;  // Whole records, which the servers lend (PullRequest.records).
+    bool beside = false;   // Records beside the step's pull, of rows for which the step has no gradient.
   };
   // Asks for the rows; row i of table t, that of keys(t)[i], is written to rows[t][i * dim ...] as answers come. A
   // server without a key is asked for none, so that after Finish all of them have applied `step` steps and will take a
@@ -150,6 +151,10 @@ class PsPush {
   // Returns rows that were lent instead, as they are after the step: records[t] of keys(t), sent from where they lie.
   // REQUIRES: records[t].size() == keys(t).size() * record_floats * 4, aligned as floats; a partition of records.
   void StartReturn(const Step& step, const KeyPartition& partition, std::span<const std::span<const char>> records);
+  // Both in one step, of different rows.
+  void StartWithReturn(const Step& step, const KeyPartition& partition,
+                       std::span<const std::span<const float>> gradients, const KeyPartition& returned,
+                       std::span<const std::span<const char>> records);
   // Writes rows back that stay with the worker, as they are after `step` steps, which all servers have applied.
   // REQUIRES: as StartReturn.
   void StartWriteBack(uint64_t step, const KeyPartition& partition, std::span<const std::span<const char>> records);
@@ -167,6 +172,13 @@ class PsPush {
  private:
   void StartRecords(const Step& step, bool keep, const KeyPartition& partition,
                     std::span<const std::span<const char>> records);
+  // Makes request `call` part `part` of `parts` of the step, and puts a chunk's rows into it.
+  void SetHead(size_t call, const Step& step, uint32_t part, uint32_t parts);
+  void PutGradients(size_t call, const KeyPartition& partition, const KeyPartition::Chunk& chunk,
+                    std::span<const std::span<const float>> gradients);
+  void PutRecords(size_t call, const KeyPartition& partition, const KeyPartition::Chunk& chunk, bool keep,
+                  std::span<const std::span<const char>> records);
+  void Prepare(size_t calls, size_t pieces);
   template <typename ServerOf>
   void Send(const ServerOf& server_of);
 

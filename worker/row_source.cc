@@ -83,7 +83,8 @@ absl::StatusOr<std::unique_ptr<RowSource>> OpenRowSource(const RowSourceOptions&
     case v1::DataConfig::kDlrmNpy: {
       ASSIGN_OR_RETURN(std::vector<std::string> prefixes, FilesOf(options, kLabelsSuffix));
       for (std::string& prefix : prefixes) prefix.resize(prefix.size() - kLabelsSuffix.size());
-      return NpySource::Open(options.data.dlrm_npy(), options.features, prefixes, options.stop);
+      return NpySource::Open(options.data.dlrm_npy(), options.features, prefixes,
+                             {.stop = options.stop, .threads = options.threads});
     }
     case v1::DataConfig::kText:
     case v1::DataConfig::kCriteo:
@@ -93,7 +94,10 @@ absl::StatusOr<std::unique_ptr<RowSource>> OpenRowSource(const RowSourceOptions&
   // The schema first: its errors are there before the files are.
   ASSIGN_OR_RETURN(std::unique_ptr<LineParser> parser, MakeParser(options));
   ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(options, ""));
-  return std::make_unique<TextSource>(std::move(files), std::move(parser), options.stop);
+  // Who counts values that are not UTF-8 parses alone.
+  const int threads = options.not_utf8 != nullptr ? 1 : options.threads;
+  return std::make_unique<TextSource>(std::move(files), std::move(parser),
+                                      TextSource::Options{.stop = options.stop, .threads = threads});
 }
 
 }  // namespace sparrow

@@ -52,6 +52,7 @@ struct RowSourceOptions {
   v1::DataSource source;
   std::vector<v1::FeatureConfig> features;
   StopCheck stop;
+  int threads = 1;  // That turn bytes into rows, the caller's among them. The rows are the same.
   // Of delimited text: counts values here that are not UTF-8, which takes time. Null: does not. Outlives the source.
   NotUtf8ByColumn* not_utf8 = nullptr;
 };

@@ -1,6 +1,7 @@
 #ifndef SPARROW_WORKER_SLOT_PARSER_H_
 #define SPARROW_WORKER_SLOT_PARSER_H_
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ class SlotParser : public LineParser {
 
   absl::Status StartFile(LineReader*) override { return absl::OkStatus(); }
   absl::StatusOr<uint64_t> Parse(LineReader* lines, uint64_t n, BatchBuilder* out, BadRows* bad_rows) override;
+  std::unique_ptr<LineParser> Clone() const override { return std::unique_ptr<LineParser>(new SlotParser(*this)); }
   uint32_t DenseColumns() const override { return 0; }
   const std::vector<FeatureShape>& Shapes() const override { return shapes_; }
 
@@ -35,6 +37,7 @@ class SlotParser : public LineParser {
   };
 
   SlotParser() = default;
+  SlotParser(const SlotParser&) = default;
 
   absl::Status ParseLine(absl::string_view line, float* label);
   absl::Status Wrong(size_t token, absl::string_view expected, absl::string_view found) const;

@@ -58,6 +58,7 @@ v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::st
                            .checkpoint_root = environment.checkpoint_root,
                            .device = environment.device,
                            .plan_file = environment.plan_file,
+                           .parse_threads = environment.parse_threads,
                            .servers = std::move(*servers),
                            .meet = [&] { return MeetWorkers(task, environment.host, &board); },
                            .board = &board,

@@ -21,6 +21,7 @@ struct TaskEnvironment {
   std::string host;
   Device device;
   std::string plan_file;
+  int parse_threads = 1;
   const WorkerMetrics* metrics;
   Cancellation* leaving;  // The worker leaves the coordinator: nothing is reported any more.
   // How long it takes the coordinator to notice that another member is gone.

@@ -24,6 +24,7 @@
 #include "worker/job_check.h"
 #include "worker/job_layout.h"
 #include "worker/prefetcher.h"
+#include "worker/replicated_rows.h"
 #include "worker/step_rows.h"
 #include "worker/train_loop.h"
 
@@ -44,7 +45,6 @@ class Training {
 
   absl::Status Run() {
     RETURN_IF_ERROR(ValidateJob(job_));
-    if (job_.train().has_hot_rows()) RETURN_IF_ERROR(CheckHotRowWorkers(in_.task.workers()));
     layout_ = MakeJobLayout(job_);
     RETURN_IF_ERROR(MakeClient());
     const StopSignal::Scope stop_client(stop_, [this] { client_->Cancel(); });
@@ -147,6 +147,7 @@ class Training {
     options.batch_size = batch_size;
     options.rank = in_.task.rank();
     options.workers = in_.task.workers();
+    options.threads = in_.parse_threads;
     options.cancelled = [this] { return stop_->stopped(); };
     return options;
   }
@@ -278,6 +279,16 @@ class Training {
     const v1::TrainConfig& train = job_.train();
     if (!train.has_hot_rows()) return MakeServerRows(&*client_, train.prefetch(), &metrics_);
     shares_ = ShareHotRows(train.hot_rows(), specs_);
+    if (in_.task.workers() > 1) {
+      ASSIGN_OR_RETURN(hot_records_, HotRecords::Make(shares_, specs_));
+      return std::make_unique<ReplicatedRows>(ReplicatedRows::Parts{.tables = specs_,
+                                                                    .shares = shares_,
+                                                                    .records = hot_records_.get(),
+                                                                    .client = &*client_,
+                                                                    .collective = collective_.get(),
+                                                                    .ahead = train.prefetch(),
+                                                                    .metrics = &metrics_});
+    }
     ASSIGN_OR_RETURN(hot_rows_, trainer_->MakeHotRowStore(shares_, specs_));
     return std::make_unique<HotRows>(HotRows::Parts{.tables = specs_,
                                                     .shares = shares_,
@@ -422,10 +433,11 @@ class Training {
   std::optional<LossScaler> scaler_;  // None: the precision needs none.
   std::unique_ptr<BatchTrainer> trainer_;
   std::vector<HotRowShare> shares_;
-  std::unique_ptr<HotRowStore> hot_rows_;  // Null: the servers hold all rows.
-  std::optional<Checkpoint> checkpoint_;   // That was resumed.
-  std::unique_ptr<BatchReader> reader_;    // Of the training rows; null if none are left, or once training has it.
-  std::unique_ptr<Evaluator> evaluator_;   // Null without a test set.
+  std::unique_ptr<HotRowStore> hot_rows_;    // Of a lone worker that holds rows.
+  std::unique_ptr<HotRecords> hot_records_;  // Of one of several.
+  std::optional<Checkpoint> checkpoint_;     // That was resumed.
+  std::unique_ptr<BatchReader> reader_;      // Of the training rows; null if none are left, or once training has it.
+  std::unique_ptr<Evaluator> evaluator_;     // Null without a test set.
   std::unique_ptr<CheckpointPlace> checkpoint_place_;  // Of rank 0, if a checkpoint is to be written.
   std::unique_ptr<Collective> collective_;
 

@@ -43,6 +43,7 @@ struct TrainTask {
   std::string checkpoint_root;    // Checkpoints lie under it.
   Device device;                  // What computes.
   std::string plan_file;          // Of GpuTrainerOptions.
+  int parse_threads = 1;          // Of BatchReaderOptions.
   std::vector<PsServer> servers;  // In the order of the shard map.
   // Meets the other workers: returns once every one of them has called it. Called once, when this worker is ready; rank
   // 0 has opened the job on the servers by then.

@@ -1,5 +1,6 @@
 #include "worker/worker.h"
 
+#include <algorithm>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "coordinator/link.h"
 #include "worker/device.h"
@@ -92,6 +94,8 @@ absl::Status WorkerDaemon::Join(Metrics* metrics) {
                   .host = host,
                   .device = device,
                   .plan_file = options_.plan_file,
+                  .parse_threads = options_.parse_threads > 0 ? static_cast<int>(options_.parse_threads)
+                                                              : DefaultParseThreads(/*workers=*/1),
                   .metrics = &metrics_,
                   .leaving = &leaving_};
   Membership::Options membership;
@@ -176,6 +180,8 @@ void WorkerDaemon::RunTasks() {
 }
 
 }  // namespace
+
+int DefaultParseThreads(int workers) { return std::clamp(Cores() / 2 / workers, 1, 8); }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& options, Metrics* metrics) {
   auto worker = std::make_unique<WorkerDaemon>(options, metrics);

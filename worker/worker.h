@@ -5,6 +5,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -27,10 +28,17 @@ struct WorkerOptions {
   std::string plan_file;  // Where the fastest matrix products on the GPU are noted for the next start; empty: nowhere.
   absl::Duration connect_timeout = absl::Seconds(10);
 
+  // Performance.
+  int64_t parse_threads = 0;  // That turn input into batches; 0: DefaultParseThreads.
+
   // For a cluster in one process: used instead of an own channel and of gRPC to the servers.
   std::shared_ptr<grpc::Channel> coordinator_channel;  // Shared by the members of the process and its owner.
   PsTransportFactory transport_factory;
 };
+
+// Half of this machine's cores, for each of the workers on it, but no more than 8, which parse more than a GPU trains
+// on.
+int DefaultParseThreads(int workers);
 
 // Thread-safe.
 class Worker {

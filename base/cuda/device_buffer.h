@@ -12,7 +12,10 @@
 namespace sparrow {
 
 namespace internal {
-void* DeviceAllocate(size_t bytes);  // nullptr: out of memory.
+// Left free by what we allocate, for what CUDA allocates by itself: a kernel that finds no room when it is first
+// started ends the process (base/cuda/launch.cuh).
+constexpr size_t kGpuSpareBytes = size_t{64} << 20;
+void* DeviceAllocate(size_t bytes, size_t spare = kGpuSpareBytes);  // nullptr: out of memory, but for the spare bytes.
 void DeviceFree(void* memory);
 void CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream);
 void CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream);
@@ -24,8 +27,8 @@ void FillDevice(void* device, int byte, size_t bytes, const Stream& stream);
 template <typename T>
 class DeviceBuffer {
  public:
-  // nullopt: the GPU has not that much memory free; the caller turns that into ResourceExhausted. The contents are
-  // undefined.
+  // nullopt: the GPU has not that much memory free, beside kGpuSpareBytes; the caller turns that into
+  // ResourceExhausted. The contents are undefined.
   static std::optional<DeviceBuffer> Allocate(size_t size) {
     void* memory = size == 0 ? nullptr : internal::DeviceAllocate(size * sizeof(T));
     if (size != 0 && memory == nullptr) return std::nullopt;

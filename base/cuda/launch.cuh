@@ -7,18 +7,28 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <string>
 
 #include "base/check.h"
 #include "base/cuda/stream.h"
 
 namespace sparrow {
 
+// What a person needs to know of a CUDA error: its name and text, and how much GPU memory is free, if that can still be
+// asked.
+std::string CudaTrouble(cudaError_t error);
+
 // CHECKs that a CUDA call succeeded, and names it.
-#define CHECK_CUDA(call)                                                                 \
-  do {                                                                                   \
-    const cudaError_t cuda_error = (call);                                               \
-    CHECK(cuda_error == cudaSuccess) << #call << ": " << cudaGetErrorString(cuda_error); \
+#define CHECK_CUDA(call)                                                          \
+  do {                                                                            \
+    const cudaError_t cuda_error = (call);                                        \
+    CHECK(cuda_error == cudaSuccess) << #call << ": " << CudaTrouble(cuda_error); \
   } while (false)
+
+namespace internal {
+// CHECKs that the launch just made succeeded, and names the kernel. An error of work queued before may come out here.
+void CheckLaunched(const void* kernel, int64_t grid, int block);
+}  // namespace internal
 
 // Starts kernel<<<grid, block>>>(arguments...) on the stream. A grid of 0 blocks is legal and starts nothing.
 template <typename... Parameters, typename... Arguments>
@@ -26,7 +36,7 @@ void Launch(void (*kernel)(Parameters...), int64_t grid, int block, const Stream
   if (grid == 0) return;
   CHECK(grid > 0 && grid <= INT32_MAX) << "grid of " << grid << " blocks";
   kernel<<<static_cast<unsigned>(grid), block, 0, stream.get()>>>(static_cast<Parameters>(arguments)...);
-  CHECK_CUDA(cudaGetLastError());
+  internal::CheckLaunched(reinterpret_cast<const void*>(kernel), grid, block);
 }
 
 // The same with `shared_bytes` of dynamic shared memory, more than the 48 KB that every kernel may have.
@@ -37,7 +47,7 @@ void LaunchShared(void (*kernel)(Parameters...), int64_t grid, int block, size_t
   CHECK(grid > 0 && grid <= INT32_MAX) << "grid of " << grid << " blocks";
   CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
   kernel<<<static_cast<unsigned>(grid), block, shared_bytes, stream.get()>>>(arguments...);
-  CHECK_CUDA(cudaGetLastError());
+  internal::CheckLaunched(reinterpret_cast<const void*>(kernel), grid, block);
 }
 
 }  // namespace sparrow

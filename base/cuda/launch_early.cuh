@@ -53,7 +53,8 @@ void LaunchWith(void (*kernel)(Parameters...), const LaunchShape& shape, const S
   config.stream = stream.get();
   config.attrs = attributes;
   config.numAttrs = count;
-  CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+  internal::CheckLaunched(reinterpret_cast<const void*>(kernel), shape.grid, shape.block);
 }
 
 // Launch, early.

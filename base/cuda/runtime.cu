@@ -1,13 +1,59 @@
 #include <cuda_runtime.h>
+#include <cxxabi.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/launch.cuh"
+#include "base/cuda/management.h"
 #include "base/cuda/pinned_buffer.h"
 #include "base/cuda/stream.h"
 
 namespace sparrow {
+namespace {
+
+constexpr size_t kContextBytes = size_t{525} << 20;  // Before anything is allocated; measured on an H200.
+
+// "11.8" of 11080.
+std::string CudaVersion(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// What the runtime says of a driver that is not there and of one that is too old is the same.
+std::string Explain(cudaError_t error) {
+  if (error != cudaErrorInsufficientDriver) return cudaGetErrorString(error);
+  int driver = 0, runtime = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver is installed";
+  if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) return cudaGetErrorString(error);
+  return "the NVIDIA driver is too old: it knows CUDA up to " + CudaVersion(driver) +
+         ", and this build of Sparrow needs " + CudaVersion(runtime);
+}
+
+}  // namespace
+
+std::string CudaTrouble(cudaError_t error) {
+  std::string text = std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
+  GpuMemory memory;
+  if (cudaMemGetInfo(&memory.free, &memory.total) == cudaSuccess) {
+    text +=
+        "; " + std::to_string(memory.free) + " of " + std::to_string(memory.total) + " bytes of GPU memory are free";
+  }
+  return text;
+}
+
+void internal::CheckLaunched(const void* kernel, int64_t grid, int block) {
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return;
+  std::string name = "a kernel without a name";
+  if (const char* mangled = nullptr; cudaFuncGetName(&mangled, kernel) == cudaSuccess) {
+    char* const readable = abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr);
+    name = readable != nullptr ? readable : mangled;
+    std::free(readable);
+  }
+  CHECK(false) << "launch of " << name << " with " << grid << " blocks of " << block << ": " << CudaTrouble(error);
+}
 
 int GpuCount() {
   int count = 0;
@@ -23,7 +69,7 @@ std::string GpuAbsence() {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess) return count > 0 ? "" : "no GPU";
   cudaGetLastError();
-  return cudaGetErrorString(error);
+  return Explain(error);
 }
 
 void UseGpu(int gpu) { CHECK_CUDA(cudaSetDevice(gpu)); }
@@ -33,7 +79,17 @@ std::string TryGpu(int gpu) {
   if (error == cudaSuccess) error = cudaFree(nullptr);  // Makes the context, which is what can fail.
   if (error != cudaSuccess) {
     cudaGetLastError();
-    return cudaGetErrorString(error);
+    std::string why = Explain(error);
+    char address[32];
+    if (error != cudaErrorMemoryAllocation || cudaDeviceGetPCIBusId(address, sizeof(address), gpu) != cudaSuccess) {
+      return why;
+    }
+    const std::optional<GpuMemory> memory = ManagedGpuMemory(address);
+    why += "; a process needs some " + std::to_string(kContextBytes) + " bytes to begin with";
+    if (memory.has_value()) {
+      why += ", " + std::to_string(memory->free) + " of " + std::to_string(memory->total) + " are free";
+    }
+    return why;
   }
   int major = 0;
   CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
@@ -131,7 +187,7 @@ float Event::MillisecondsSince(const Event& start) const {
 
 namespace internal {
 
-void* DeviceAllocate(size_t bytes) {
+void* DeviceAllocate(size_t bytes, size_t spare) {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
@@ -139,6 +195,10 @@ void* DeviceAllocate(size_t bytes) {
     return nullptr;
   }
   CHECK_CUDA(error);
+  if (spare > 0 && GpuMemoryNow().free < spare) {
+    DeviceFree(memory);
+    return nullptr;
+  }
   return memory;
 }
 

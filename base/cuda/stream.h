@@ -13,12 +13,13 @@ namespace sparrow {
 
 // GPUs that this process can use; 0 where there is no driver, no GPU, or no CUDA in the build.
 int GpuCount();
-// Why there are none: what the driver says. "" where GpuCount() > 0.
+// Why there are none: no driver, one that is older than this build (with both versions), or what the driver says. ""
+// where GpuCount() > 0.
 std::string GpuAbsence();
 // Makes `gpu` the current one of the calling thread. REQUIRES: 0 <= gpu < GpuCount(), and that it can be used.
 void UseGpu(int gpu);
-// The same; returns why it cannot be used: its memory is full, it is another process's alone, or older than what the
-// kernels are compiled for. "" if it can.
+// The same; returns why it cannot be used: its memory is full (with the bytes that are free, where the driver tells),
+// it is another process's alone, or older than what the kernels are compiled for. "" if it can.
 std::string TryGpu(int gpu);
 // "NVIDIA H200, compute capability 9.0". REQUIRES: GpuCount() > 0.
 std::string GpuName();

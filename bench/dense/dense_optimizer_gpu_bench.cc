@@ -1,11 +1,11 @@
-// Question: how near to the memory's limit are the flat kernels of the dense part: optimizers, gradient norm, loss?
+// Question: how near to the memory's limit are the flat kernels of the dense part: optimizers and gradient norm?
 // Fixed: fp32 weights, gradients and state, one launch a step. Varies: the kind, with and without a bf16 copy, and the
 // number of parameters. Bounds, measured in the same run: device copy bandwidth (bytes read + written) of 2 GiB, and of
 // as many bytes as the kernel moves, since a launch of a few microseconds does not reach the former whatever it does.
 // Bytes moved are counted as in the kernels' comments: SGD 12 a parameter, momentum and Adagrad 20, Adam 28, 2 more
-// with a copy; the norm 4; the loss 12 a sample.
+// with a copy; the norm 4.
 // Each time is the median of 25 launches between events, L2 flushed before each. The checksum is the norm of the
-// weights, or of the gradients that the loss wrote.
+// weights.
 // usage: dense_optimizer_gpu_bench [PARAMETERS]    (default: 1 M, 16 M and 256 M; the last takes 5 GB)
 
 #include <algorithm>
@@ -22,7 +22,6 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "bench/support/gpu_timing.h"
-#include "dense/bce_loss_gpu.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gradient_norm_gpu.h"
 
@@ -88,17 +87,6 @@ class Bench {
     Print("gradient norm", n, 4, time, Norm(weights));
   }
 
-  void Loss(int64_t n) {
-    DeviceBuffer<float> logits = Allocate<float>(n), labels = Allocate<float>(n), gradients = Allocate<float>(n);
-    DeviceBuffer<double> loss = Allocate<double>(1);
-    logits.Fill(0x3e, stream_);
-    labels.Fill(0, stream_);
-    const Spread time = Timed([&] {
-      BceWithLogitsGpu(logits.data(), labels.data(), n, gradients.data(), loss.data(), sums_->data(), stream_);
-    });
-    Print("BCE loss and gradient", n, 12, time, Norm(gradients));
-  }
-
  private:
   Spread Timed(const std::function<void()>& work) { return Time(kRuns, nullptr, work, &flush_, stream_); }
 
@@ -149,7 +137,6 @@ int Main(int argc, char** argv) {
        parameters > 0 ? std::vector<int64_t>{parameters} : std::vector<int64_t>{1 << 20, 16 << 20, 256 << 20}) {
     bench.Optimizers(n);
   }
-  for (const int64_t n : {int64_t{2048}, int64_t{8192}, int64_t{65536}, int64_t{16} << 20}) bench.Loss(n);
   return 0;
 }
 

@@ -192,11 +192,8 @@ class Bench {
                                      {65536, 1024},
                                      {1 << 20, 1024}}) {
       DeviceBuffer<uint16_t> values = RandomOnDevice(rows * cols, 1, stream_);
-      DeviceBuffer<uint16_t> outputs = RandomOnDevice(rows * cols, 1, stream_);
       DeviceBuffer<float> sums = Allocate<float>(static_cast<size_t>(cols));
-      DeviceBuffer<uint8_t> mask = Allocate<uint8_t>(ReluMaskBytes(rows, cols));
-      mask.Fill(0x5a, stream_);
-      const DeviceMatrix gradients = Of(values, rows, cols), x = Of(outputs, rows, cols);
+      const DeviceMatrix gradients = Of(values, rows, cols);
       const auto print = [&, rows = rows, cols = cols](const char* name, double bytes_each,
                                                        const std::function<void()>& work) {
         const Spread time = Time(kRuns, nullptr, work, &flush_, stream_);
@@ -207,10 +204,6 @@ class Bench {
                     time.min_us, time.max_us, rate / 1e9, 100 * rate / copy_rate_);
       };
       print("sums of columns", 2, [&] { products.ColumnSums(gradients, sums.data(), stream_); });
-      print("through a ReLU by mask, sums", 4.125,
-            [&] { products.ThroughRelu(gradients, x, mask.data(), sums.data(), stream_); });
-      print("through a ReLU by outputs, sums", 6,
-            [&] { products.ThroughRelu(gradients, x, nullptr, sums.data(), stream_); });
     }
     std::printf("\n");
   }

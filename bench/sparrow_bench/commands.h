@@ -13,10 +13,14 @@ namespace sparrow::bench {
 
 using Arguments = std::vector<std::string>;
 
+inline constexpr int kNoGpu = 77;  // Exit status of what needs a GPU: what CTest counts as skipped.
+
 int KernelsCommand(const Arguments& arguments);
 int MemoryCommand(const Arguments& arguments);
+int NpyDataCommand(const Arguments& arguments);
 int PullCommand(const Arguments& arguments);
 int PushCommand(const Arguments& arguments);
+int RecordsCommand(const Arguments& arguments);
 int StepCommand(const Arguments& arguments);
 int TiersCommand(const Arguments& arguments);
 

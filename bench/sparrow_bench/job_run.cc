@@ -126,7 +126,8 @@ void AwaitSteps(uint64_t steps, const WorkerMetrics& metrics, CoordinatorLink* l
 
 }  // namespace
 
-RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string& restore_from, const Window& window) {
+RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string& restore_from, const Window& window,
+                  const std::function<void()>& at_window) {
   job.mutable_cluster()->set_workers(1);
   job.mutable_cluster()->set_servers(1);
   job.mutable_checkpoint()->set_at_end(false);
@@ -153,6 +154,7 @@ RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string
     return Count(metrics, cluster);
   };
   const Counts begin = await(window.warm_up);
+  if (at_window != nullptr) at_window();
   // The last step is not waited for: the tables are gone soon after it.
   const Counts end = await(window.warm_up + window.measured - 1);
   const absl::Status watched =

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,10 @@ struct RunFigures {
 };
 
 // Trains window.warm_up + window.measured steps from the checkpoint `restore_from` (empty: from the beginning), with
-// one worker and one server, and writes no checkpoint. CHECKs that the job succeeds.
-RunFigures RunJob(v1::Job job, EmbeddedClusterOptions cluster, const std::string& restore_from, const Window& window);
+// one worker and one server, and writes no checkpoint. Calls at_window once, when the warm-up is over, unless it is
+// null. CHECKs that the job succeeds.
+RunFigures RunJob(v1::Job job, EmbeddedClusterOptions cluster, const std::string& restore_from, const Window& window,
+                  const std::function<void()>& at_window = nullptr);
 
 // What the report says of such a run; the bound is left out. REQUIRES: the tables of `job` have one dim.
 Measurement MeasurementOf(const std::string& name, const v1::Job& job, const EmbeddedClusterOptions& cluster,

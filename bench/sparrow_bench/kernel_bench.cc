@@ -58,7 +58,7 @@ void KernelBench::Measure(const KernelCall& call) {
   const std::string checksum = HexChecksum(ChecksumOf(call, stream_));
   const double seconds = time.median_us * 1e-6;
   const double rows = static_cast<double>(call.rows);
-  const double copy_seconds = call.bytes / copy_rate_, product_seconds = call.flops / kBfloat16ProductFlops;
+  const double copy_seconds = call.bytes / copy_rate_, product_seconds = call.flops / call.flops_per_second;
   const bool by_flops = product_seconds > copy_seconds;
   const double bound_seconds = std::max(copy_seconds, product_seconds);
   const double rate = (by_flops ? call.flops : call.bytes) / seconds;
@@ -81,16 +81,17 @@ void KernelBench::Measure(const KernelCall& call) {
                             .rows_per_second = rows / seconds,
                             .p50_ms = time.median_us * 1e-3,
                             .p99_ms = time.max_us * 1e-3,  // Of fewer than a hundred runs.
-                            .bound = by_flops ? "bfloat16 product" : "device copy",
+                            .bound = by_flops ? "product" : "device copy",
                             .bound_rows_per_second = rows / bound_seconds,
                             .checksum = checksum});
   fields.insert(fields.end(), {{"family", family_},
+                               {"kernels", std::string(call.kernels)},
                                {"bytes", call.bytes},
                                {"flops", call.flops},
                                {"bytes_per_second", call.bytes / seconds},
                                {"flops_per_second", call.flops / seconds},
                                {"bound_bytes_per_second", copy_rate_},
-                               {"bound_flops_per_second", kBfloat16ProductFlops},
+                               {"bound_flops_per_second", call.flops_per_second},
                                {"bound_share", bound_seconds / seconds},
                                {"like_copy_share", like_share}});
   report_.push_back(std::move(fields));

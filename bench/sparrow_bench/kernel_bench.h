@@ -20,12 +20,16 @@ namespace sparrow::bench {
 // A kernel, or some that are called together.
 struct KernelCall {
   std::string name = "";
-  const char* type = "fp32";               // Of most of what it moves, or of the rows that names and slots stand for.
-  uint64_t rows = 0;                       // Elements, samples, look-ups or names.
-  uint64_t dim = 1;                        // Columns of a row.
-  double bytes = 0;                        // That it must move: each input once, each output once.
-  double flops = 0;                        // Of products, else 0.
-  std::function<void()> before = nullptr;  // Queued untimed before each run; may be nullptr.
+  // The kernels of ours that it launches, as "FirstKernel UniqueKernel": tests/tidy_test.cc wants each of the tree
+  // named in some call.
+  const char* kernels = "";
+  const char* type = "fp32";  // Of most of what it moves, or of the rows that names and slots stand for.
+  uint64_t rows = 0;          // Elements, samples, look-ups or names.
+  uint64_t dim = 1;           // Columns of a row.
+  double bytes = 0;           // That it must move: each input once, each output once.
+  double flops = 0;           // Of products, else 0.
+  double flops_per_second = kBfloat16ProductFlops;  // At most, with such operands.
+  std::function<void()> before = nullptr;           // Queued untimed before each run; may be nullptr.
   std::function<void()> run = nullptr;
   const void* result = nullptr;  // In GPU memory: what the checksum is of.
   size_t result_bytes = 0;
@@ -67,10 +71,11 @@ void MeasureNorm(KernelBench* bench);
 void MeasureLossScale(KernelBench* bench);
 void MeasureCast(KernelBench* bench);
 void MeasureActivations(KernelBench* bench);
-void MeasureLoss(KernelBench* bench);
 void MeasureInteraction(KernelBench* bench);
+void MeasureAnyInteraction(KernelBench* bench);
 void MeasureCross(KernelBench* bench);
 void MeasureLastLayer(KernelBench* bench);
+void MeasureTotals(KernelBench* bench);
 void MeasureProducts(KernelBench* bench);
 void MeasureBags(KernelBench* bench);
 void MeasureGroup(KernelBench* bench);

@@ -12,8 +12,6 @@
 namespace sparrow::bench {
 namespace {
 
-constexpr int kNoGpu = 77;  // What CTest counts as skipped.
-
 absl::Status Run(const std::string& only, const std::string& json) {
   ASSIGN_OR_RETURN(const std::vector<Fields> report, MeasureKernels(only));
   return WriteJson(report, json);
@@ -38,8 +36,9 @@ int KernelsCommand(const Arguments& arguments) {
           "launches between events, caches flushed before each, and what that is of its bound. The bound is the\n"
           "larger of two times: the bytes that the kernel must move (inputs read once, outputs written once) at the\n"
           "rate of a copy of 2 GiB on the device, measured in the same run; and, of products, the operations at 787\n"
-          "TFLOP/s, which a large bfloat16 product reaches on an H200. Beside it: of a copy of as many bytes, since\n"
-          "what takes microseconds does not reach the rate of 2 GiB. Takes up to half a minute and 12 GB of GPU\n"
+          "TFLOP/s, which a large bfloat16 product reaches on an H200 (tf32: at half of that, float32: at the peak\n"
+          "outside tensor cores, 66.9). Beside it: of a copy of as many bytes, since what takes microseconds does not\n"
+          "reach the rate of 2 GiB. Takes up to half a minute and 12 GB of GPU\n"
           "memory. Without a GPU it says so and ends with status 77.\n\nfamilies:\n\n",
           families),
       .examples = "  sparrow-bench kernels\n  sparrow-bench kernels --only products --json out.json\n"};

@@ -8,10 +8,10 @@ namespace sparrow::bench {
 namespace {
 
 // By position in kKernelFamilies.
-void (*const kMeasures[])(KernelBench*) = {MeasureOptimizers,  MeasureNorm,     MeasureLossScale,   MeasureCast,
-                                           MeasureActivations, MeasureLoss,     MeasureInteraction, MeasureCross,
-                                           MeasureLastLayer,   MeasureProducts, MeasureBags,        MeasureGroup,
-                                           MeasureUpdate,      MeasureSums,     MeasureCache,       MeasureUnique};
+void (*const kMeasures[])(KernelBench*) = {
+    MeasureOptimizers,     MeasureNorm,   MeasureLossScale, MeasureCast,   MeasureActivations, MeasureInteraction,
+    MeasureAnyInteraction, MeasureCross,  MeasureLastLayer, MeasureTotals, MeasureProducts,    MeasureBags,
+    MeasureGroup,          MeasureUpdate, MeasureSums,      MeasureCache,  MeasureUnique};
 static_assert(std::size(kMeasures) == std::size(kKernelFamilies));
 
 constexpr uint64_t kMemoryBytes = uint64_t{12} << 30;

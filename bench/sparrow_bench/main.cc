@@ -20,15 +20,17 @@ struct Command {
 constexpr Command kCommands[] = {
     {"kernels", "how near to its bound each GPU kernel is", KernelsCommand},
     {"memory", "what a server holds whose tables are far larger than its --memory", MemoryCommand},
+    {"npy-data", "writes a click log as npy files, for jobs with large tables", NpyDataCommand},
     {"pull", "rows from servers to a worker: TCP, Unix socket, and in process", PullCommand},
     {"push", "gradients from a worker to servers, applied by row-wise Adagrad", PushCommand},
+    {"records", "records that a server lends to its worker and takes back", RecordsCommand},
     {"step", "where the time of a training step goes, and what of a pull it hides", StepCommand},
     {"tiers", "training with tables many times larger than memory, beside all in memory", TiersCommand},
 };
 
 int Overview(std::FILE* to, int status) {
   std::fputs("usage: sparrow-bench COMMAND [flags]\n\ncommands:\n", to);
-  for (const Command& command : kCommands) std::fprintf(to, "  %-7s %s\n", command.name, command.summary);
+  for (const Command& command : kCommands) std::fprintf(to, "  %-8s %s\n", command.name, command.summary);
   std::fputs("\nsparrow-bench COMMAND --help tells more.\n", to);
   return status;
 }

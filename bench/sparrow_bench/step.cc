@@ -3,11 +3,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/cuda/stream.h"
 #include "base/status_macros.h"
 #include "bench/sparrow_bench/commands.h"
 #include "bench/sparrow_bench/delayed_transport.h"
 #include "bench/sparrow_bench/job_run.h"
 #include "bench/sparrow_bench/report.h"
+#include "bench/sparrow_bench/step_profile.h"
 #include "client/click_log.h"
 #include "tests/support/temporary_directory.h"
 #include "worker/job_check.h"
@@ -22,6 +24,8 @@ struct StepFlags {
   int64_t criteo_steps = 150;
   std::string json;
   bool smoke = false;
+  bool profile = false;
+  StepProfileFlags profiled;
 };
 
 // One way of training the same steps.
@@ -163,6 +167,17 @@ absl::Status Measure(const StepFlags& flags) {
   return WriteJson(report, flags.json);
 }
 
+absl::Status Profile(const StepFlags& flags) {
+  StepProfileFlags profiled = flags.profiled;
+  profiled.jobs = flags.jobs;
+  profiled.smoke = flags.smoke;
+  profiled.warm_up_steps = flags.warm_up_steps;
+  if (flags.smoke) profiled.steps = 4;
+  if (flags.smoke && profiled.batch_size == 0) profiled.batch_size = 256;
+  ASSIGN_OR_RETURN(const std::vector<Fields> report, ProfileStep(profiled));
+  return WriteJson(report, flags.json);
+}
+
 }  // namespace
 
 int StepCommand(const Arguments& arguments) {
@@ -174,6 +189,15 @@ int StepCommand(const Arguments& arguments) {
       {"criteo-steps", IntFlag{&flags.criteo_steps, 2, 1 << 20}, "Steps that are measured of criteo_kaggle."},
       {"json", &flags.json, "File for the report as JSON."},
       {"smoke", &flags.smoke, "A few steps: shows that it works, measures nothing."},
+      {"profile", &flags.profile, "Splits a step on a GPU into its kernels, each beside its bound."},
+      {"of", &flags.profiled.of,
+       "Whose step is split: dlrm or dcnv2 (MLPerf's shapes, tables in GPU memory), a job of --jobs, or a job file "
+       "(.textproto)."},
+      {"data-root", &flags.profiled.data_root, "Where the inputs of that job file are."},
+      {"batch-size", IntFlag{&flags.profiled.batch_size, 0, 1 << 20},
+       "Of the step that is split; 0: 65,536 of dlrm, 8,192 of dcnv2, a job's own."},
+      {"zipf", &flags.profiled.zipf, "Ids of dlrm and dcnv2 by Zipf's law with exponent 1.05, not uniform."},
+      {"profile-steps", IntFlag{&flags.profiled.steps, 2, 1 << 16}, "Steps of which the medians are."},
   };
   const Usage usage = {
       .program = "sparrow-bench step",
@@ -186,15 +210,31 @@ int StepCommand(const Arguments& arguments) {
           "The rows named overlap have a delay before each pull in which nobody works, as a network would have it, so\n"
           "long that pull and compute (a step without what it waits) take the same time: the bound is their sum\n"
           "without prefetch, the larger of them with. Without the delay both need the cores, and where these are all\n"
-          "busy nothing can overlap. Losses that are not bit-equal are an error.",
-      .examples = "  sparrow-bench step\n  sparrow-bench step --criteo-steps 500 --json out.json\n"};
+          "busy nothing can overlap. Losses that are not bit-equal are an error.\n"
+          "--profile: where the time of a step on a GPU goes. A table in markdown: of each kernel, product and copy "
+          "its\n"
+          "time (CUPTI's, kernels one by one, not as a graph), the bytes and operations that it needs, and the bound:\n"
+          "the largest of what these take at the rate of a copy and of a large product, both measured in the same "
+          "run,\n"
+          "and, for each launch, of the shortest kernel. Below it the time in which nothing was at work, and the time\n"
+          "of a step that is not traced, as a graph. A kernel that says nothing of its cost is an error. Without a "
+          "GPU\n"
+          "it says so and ends with status 77; the parts of a step on a CPU are what `step` alone tells.",
+      .examples =
+          "  sparrow-bench step\n  sparrow-bench step --criteo-steps 500 --json out.json\n"
+          "  sparrow-bench step --profile --of dlrm --batch-size 2048\n"
+          "  sparrow-bench step --profile --of quickstart\n"};
   if (const std::optional<int> status = ParseCommand(usage, options, arguments)) return *status;
   if (flags.smoke) {
     flags.warm_up_steps = 4;
     flags.quickstart_steps = 20;
     flags.criteo_steps = 8;
   }
-  const absl::Status status = Measure(flags);
+  if (flags.profile && GpuCount() == 0) {
+    std::fprintf(stderr, "sparrow-bench step --profile: needs a GPU: %s\n", GpuAbsence().c_str());
+    return kNoGpu;
+  }
+  const absl::Status status = flags.profile ? Profile(flags) : Measure(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "sparrow-bench step: %s\n", std::string(status.message()).c_str());
   return 1;

@@ -18,6 +18,10 @@ namespace sparrow {
 
 // What a large bfloat16 product reaches on an H200, in operations a second.
 inline constexpr double kBfloat16ProductFlops = 787e12;
+// With tf32 its tensor cores do half as many.
+inline constexpr double kTf32ProductFlops = kBfloat16ProductFlops / 2;
+// Outside tensor cores: 132 multiprocessors, 128 multiply-adds each, at 1.98 GHz.
+inline constexpr double kFloat32Flops = 132 * 128 * 2 * 1.98e9;
 
 template <typename T>
 DeviceBuffer<T> Allocate(size_t size) {

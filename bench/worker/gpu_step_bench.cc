@@ -52,18 +52,7 @@ namespace {
 
 constexpr int kRuns = 30;
 constexpr double kLoadFactor = 0.6;  // No bucket of the cache overflows.
-constexpr uint64_t kDlrmRows = 1'000'000;
 constexpr int64_t kDcnv2Samples = 8192;
-
-constexpr char kDlrm[] = "dlrm { bottom: 512 bottom: 256 bottom: 128 top: 1024 top: 1024 top: 512 top: 256 top: 1 }";
-constexpr char kDcnv2[] =
-    "dcnv2 { bottom: 512 bottom: 256 bottom: 128 cross_layers: 3 cross_rank: 512 top: 1024 top: 1024 top: 512 "
-    "top: 256 top: 1 }";
-const std::vector<uint32_t> kDcnv2Bags = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  3, 8, 1,
-                                          6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
-const std::vector<uint64_t> kDcnv2Rows = {40000000, 39060,    17295,    7424,     20265,  3,     7122, 1543, 63,
-                                          40000000, 3067956,  405282,   10,       2209,   11938, 155,  4,    976,
-                                          14,       40000000, 40000000, 40000000, 590152, 12973, 108,  36};
 
 enum class Source { kGiven, kFused, kPooled };
 enum class Find { kNone, kEach, kUnique };
@@ -116,8 +105,8 @@ class Bench {
   }
 
   void Tables() {
-    const StepTables tables = DlrmTables();
-    Header("DLRM, 26 tables of " + std::to_string(kDlrmRows) + " rows in GPU memory");
+    const StepTables tables = StepTables::Dlrm();
+    Header("DLRM, 26 tables of " + std::to_string(tables.rows[0]) + " rows in GPU memory");
     DeviceBuffer<char> memory =
         Allocate<char>(tables.total_rows() * RowLayout(kStepDim, SparseOptimizerKind::kRowwiseAdagrad).slot_bytes());
     ForEachIds(tables, /*as_names=*/false, [&](StepModel* model, StepLookups* lookups, const char* ids) {
@@ -132,7 +121,7 @@ class Bench {
   }
 
   void Cache() {
-    const StepTables tables = DlrmTables();
+    const StepTables tables = StepTables::Dlrm();
     Header("DLRM, the same rows in a row cache");
     names_ = AllNames(tables);
     ForEachIds(tables, /*as_names=*/true, [&](StepModel* model, StepLookups* lookups, const char* ids) {
@@ -158,12 +147,11 @@ class Bench {
   }
 
   void Dcnv2() {
-    StepTables tables{.rows = kDcnv2Rows, .bags = kDcnv2Bags};
-    for (uint64_t& rows : tables.rows) rows = std::min(rows, flags_.rows_max);
+    const StepTables tables = StepTables::Dcnv2(flags_.rows_max);
     Header("DCNv2, 26 tables of at most " + std::to_string(flags_.rows_max) + " rows, " +
            std::to_string(tables.total_rows()) + " in all, 214 look-ups a sample");
     const int64_t samples = flags_.batch != 0 ? flags_.batch : kDcnv2Samples;
-    StepModel model(kDcnv2, samples, flags_.plan_file, stream_);
+    StepModel model(kStepDcnv2, samples, flags_.plan_file, stream_);
     Measure({.optimizers = kSgd}, "given", &model, nullptr);
     Measure({.optimizers = kAdagrad}, "given", &model, nullptr);
     DeviceBuffer<char> memory =
@@ -180,10 +168,6 @@ class Bench {
   }
 
  private:
-  static StepTables DlrmTables() {
-    return {.rows = std::vector<uint64_t>(kStepFeatures, kDlrmRows), .bags = std::vector<uint32_t>(kStepFeatures, 1)};
-  }
-
   std::vector<int64_t> Batches() const {
     if (flags_.batch != 0) return {flags_.batch};
     return {65536, 8192, 2048};
@@ -192,7 +176,7 @@ class Bench {
   // The same one for all groups, so that all have the same products.
   StepModel* ModelOf(int64_t samples) {
     std::unique_ptr<StepModel>& model = models_[samples];
-    if (model == nullptr) model = std::make_unique<StepModel>(kDlrm, samples, flags_.plan_file, stream_);
+    if (model == nullptr) model = std::make_unique<StepModel>(kStepDlrm, samples, flags_.plan_file, stream_);
     return model.get();
   }
 
@@ -209,14 +193,8 @@ class Bench {
 
   void FillRecords(const Variant& variant, const StepTables& tables, DeviceBuffer<char>* memory) {
     const RowLayout layout(kStepDim, variant.optimizers.sparse.kind);
-    const DeviceBuffer<char> pattern = RecordPattern(layout, stream_);
-    const uint64_t rows = tables.total_rows(), slot_bytes = layout.slot_bytes();
-    CHECK(rows * slot_bytes <= memory->size());
-    for (uint64_t row = 0; row < rows; row += kPatternRows) {
-      const uint64_t some = std::min<uint64_t>(kPatternRows, rows - row);
-      internal::CopyOnDevice(memory->data() + row * slot_bytes, pattern.data(), some * slot_bytes, stream_);
-    }
-    stream_.Synchronize();
+    const uint64_t rows = tables.total_rows();
+    FillWithPattern(layout, rows, memory, stream_);
     records_ = DeviceRecords{memory->data(), layout};
     slots_ = static_cast<uint32_t>(rows);
   }

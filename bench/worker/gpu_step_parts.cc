@@ -34,6 +34,19 @@ uint64_t CountDistinct(const std::vector<uint32_t>& slots, uint64_t total) {
 
 }  // namespace
 
+StepTables StepTables::Dlrm() {
+  return {.rows = std::vector<uint64_t>(kStepFeatures, 1'000'000), .bags = std::vector<uint32_t>(kStepFeatures, 1)};
+}
+
+StepTables StepTables::Dcnv2(uint64_t rows_max) {
+  StepTables tables{
+      .rows = {40000000, 39060, 17295, 7424, 20265, 3,  7122,     1543,     63,       40000000, 3067956, 405282, 10,
+               2209,     11938, 155,   4,    976,   14, 40000000, 40000000, 40000000, 590152,   12973,   108,    36},
+      .bags = {3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1}};
+  for (uint64_t& rows : tables.rows) rows = std::min(rows, rows_max);
+  return tables;
+}
+
 uint64_t StepTables::total_rows() const { return std::accumulate(rows.begin(), rows.end(), uint64_t{0}); }
 
 StepLookups::StepLookups(const StepTables& tables, uint32_t samples, bool zipf, bool as_names, const Stream& stream)
@@ -112,6 +125,17 @@ DeviceBuffer<char> RecordPattern(const RowLayout& layout, const Stream& stream) 
     }
   }
   return Upload(pattern, stream);
+}
+
+void FillWithPattern(const RowLayout& layout, uint64_t rows, DeviceBuffer<char>* memory, const Stream& stream) {
+  const uint64_t slot_bytes = layout.slot_bytes();
+  CHECK(rows * slot_bytes <= memory->size());
+  const DeviceBuffer<char> pattern = RecordPattern(layout, stream);
+  for (uint64_t row = 0; row < rows; row += kPatternRows) {
+    const uint64_t some = std::min<uint64_t>(kPatternRows, rows - row);
+    internal::CopyOnDevice(memory->data() + row * slot_bytes, pattern.data(), some * slot_bytes, stream);
+  }
+  stream.Synchronize();
 }
 
 StepModel::StepModel(const std::string& config_text, int64_t rows, const std::string& plan_file, const Stream& stream)

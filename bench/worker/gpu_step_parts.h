@@ -27,11 +27,22 @@ constexpr uint32_t kStepDim = 128;
 constexpr uint32_t kStepDense = 13;
 constexpr int kStepBatches = 10;  // Of different look-ups.
 
+// MLPerf's shapes, for StepModel.
+inline constexpr char kStepDlrm[] =
+    "dlrm { bottom: 512 bottom: 256 bottom: 128 top: 1024 top: 1024 top: 512 top: 256 top: 1 }";
+inline constexpr char kStepDcnv2[] =
+    "dcnv2 { bottom: 512 bottom: 256 bottom: 128 cross_layers: 3 cross_rank: 512 top: 1024 top: 1024 top: 512 "
+    "top: 256 top: 1 }";
+
 // A table a feature, and how many look-ups a sample has in each.
 struct StepTables {
   std::vector<uint64_t> rows;
   std::vector<uint32_t> bags;
 
+  // 26 of 1 M rows, one-hot.
+  static StepTables Dlrm();
+  // MLPerf's tables, of at most rows_max rows each, and its bags: 214 look-ups a sample.
+  static StepTables Dcnv2(uint64_t rows_max);
   uint64_t total_rows() const;
 };
 
@@ -59,6 +70,8 @@ class StepLookups {
 // Records with random weights and no update yet, which repeat after so many: row r's is that of r % kPatternRows.
 constexpr uint32_t kPatternRows = 65536;
 DeviceBuffer<char> RecordPattern(const RowLayout& layout, const Stream& stream);
+// Waits. REQUIRES: room for the rows.
+void FillWithPattern(const RowLayout& layout, uint64_t rows, DeviceBuffer<char>* memory, const Stream& stream);
 
 // A bfloat16 model for one number of rows, and its inputs. Products have chosen their algorithms.
 class StepModel {

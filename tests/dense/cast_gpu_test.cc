@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "dense/cast.h"
 #include "tests/dense/double_reference.h"
@@ -11,8 +12,6 @@
 
 namespace sparrow {
 namespace {
-
-class CastGpuTest : public OnGpu<> {};
 
 // Ties, both signs, subnormal numbers, and what leaves each type's range, among random numbers.
 std::vector<float> Values(size_t n) {
@@ -22,39 +21,105 @@ std::vector<float> Values(size_t n) {
   return values;
 }
 
-TEST_F(CastGpuTest, EqualsTheCpusBitForBitAndThePaddingIsZero) {
+// Both functions on matrices of a precision with so many columns.
+class CastGpuTest : public OnGpu<::testing::TestWithParam<std::tuple<Precision, int>>> {
+ protected:
+  Precision precision() const { return std::get<0>(GetParam()); }
+  int64_t cols() const { return std::get<1>(GetParam()); }
+
+  // first: elements before the matrix in its memory, which decide how it is aligned.
+  void ExpectCastEqualsCpu(int64_t rows, int64_t to_cols, int64_t stride, int64_t first) {
+    SCOPED_TRACE(::testing::Message() << static_cast<int>(precision()) << ", " << rows << " x " << cols() << " to "
+                                      << to_cols << ", stride " << stride << ", first " << first);
+    const Stream stream;
+    const size_t size = ElementBytes(precision());
+    const std::vector<float> from = Values(rows * cols());
+    std::vector<char> expected((first + rows * stride) * size, 5);
+    CastCpu(precision(), {from.data(), rows, cols()}, {expected.data() + first * size, rows, to_cols, stride});
+    DeviceBuffer<char> to = Upload(std::vector<char>(expected.size(), 5), stream);
+    const DeviceBuffer<float> device_from = Upload(from, stream);
+    CastGpu(precision(), device_from.data(), cols(), {to.data() + first * size, rows, to_cols, stride}, stream);
+    ASSERT_TRUE(Download(to, stream) == expected);
+  }
+
+  // The bytes of the columns that are asked for, whatever they hold.
+  void ExpectCopyCopies(int64_t rows, int64_t from_stride, int64_t to_stride, int64_t first) {
+    SCOPED_TRACE(::testing::Message() << static_cast<int>(precision()) << ", " << rows << " x " << cols() << ", from "
+                                      << from_stride << ", to " << to_stride << ", first " << first);
+    const Stream stream;
+    const size_t size = ElementBytes(precision());
+    const int64_t from_cols = from_stride - 1;
+    std::vector<char> from(rows * from_stride * size);
+    // Numbers of every kind but NaN, whose bits a conversion may change.
+    CastCpu(precision(), {Values(rows * from_stride).data(), rows, from_stride},
+            {from.data(), rows, from_stride, from_stride});
+    std::vector<char> expected((first + rows * to_stride) * size, 5);
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(&expected[(first + i * to_stride) * size], &from[i * from_stride * size], cols() * size);
+    }
+    DeviceBuffer<char> device_from = Upload(from, stream);
+    DeviceBuffer<char> to = Upload(std::vector<char>(expected.size(), 5), stream);
+    CopyGpu(precision(), {device_from.data(), rows, from_cols, from_stride},
+            {to.data() + first * size, rows, cols(), to_stride}, stream);
+    ASSERT_TRUE(Download(to, stream) == expected);
+  }
+};
+
+TEST_P(CastGpuTest, EqualsTheCpusBitForBitAndThePaddingIsZero) {
+  for (const int64_t rows : {0, 1, 31, 32, 33, 257}) {
+    ExpectCastEqualsCpu(rows, PaddedColumns(cols()), PaddedColumns(cols()) + 8, 0);
+    if (HasFatalFailure()) return;
+  }
+  ExpectCastEqualsCpu(33, cols(), cols(), 0);
+  ExpectCastEqualsCpu(33, cols() + 21, cols() + 24, 8);
+  ExpectCastEqualsCpu(33, cols() + 2, cols() + 3, 1);  // Rows that begin anywhere.
+}
+
+TEST_P(CastGpuTest, ACopyTakesTheColumnsThatAreAskedForBitForBit) {
+  for (const int64_t rows : {0, 1, 31, 32, 33, 257}) {
+    ExpectCopyCopies(rows, PaddedColumns(cols()) + 8, PaddedColumns(cols()) + 16, 0);
+    if (HasFatalFailure()) return;
+  }
+  ExpectCopyCopies(33, cols() + 1, cols() + 24, 3);
+  ExpectCopyCopies(33, cols() + 8, cols(), 8);
+}
+
+class CastGpuUnaligned : public OnGpu<> {};
+
+TEST_F(CastGpuUnaligned, RowsNeedNotBeAligned) {
   const Stream stream;
-  for (Precision precision : {Precision::kFloat32, Precision::kTf32, Precision::kBfloat16, Precision::kFloat16}) {
-    for (int64_t rows : {0, 1, 31, 32, 33, 257, 70001}) {
-      for (int64_t cols : {1, 8, 13}) {
-        const int64_t stride = PaddedColumns(cols) + 8;
-        const std::vector<float> from = Values(rows * cols);
-        std::vector<char> expected(rows * stride * ElementBytes(precision), 5);
-        CastCpu(precision, {from.data(), rows, cols}, {expected.data(), rows, PaddedColumns(cols), stride});
-        DeviceBuffer<char> to = Upload(std::vector<char>(expected.size(), 5), stream);
-        const DeviceBuffer<float> device_from = Upload(from, stream);
-        CastGpu(precision, device_from.data(), cols, {to.data(), rows, PaddedColumns(cols), stride}, stream);
-        ASSERT_EQ(Download(to, stream), expected) << static_cast<int>(precision) << " " << rows << " x " << cols;
-      }
+  constexpr int64_t kRows = 65, kCols = 24;
+  const std::vector<float> from = Values(kRows * kCols + 1);
+  const DeviceBuffer<float> device_from = Upload(from, stream);
+  for (const int64_t shift : {0, 1}) {  // Of what is read, and of what is written.
+    for (const int64_t to_shift : {0, 1, 2, 4}) {
+      std::vector<uint16_t> expected(kRows * 32 + 8, 5);
+      CastCpu(Precision::kBfloat16, {from.data() + shift, kRows, kCols},
+              {expected.data() + to_shift, kRows, kCols, 32});
+      DeviceBuffer<uint16_t> to = Upload(std::vector<uint16_t>(expected.size(), 5), stream);
+      CastGpu(Precision::kBfloat16, device_from.data() + shift, kCols, {to.data() + to_shift, kRows, kCols, 32},
+              stream);
+      ASSERT_EQ(Download(to, stream), expected) << shift << " " << to_shift;
     }
   }
 }
 
-TEST_F(CastGpuTest, ACopyTakesTheColumnsThatAreAskedFor) {
-  const Stream stream;
-  const std::vector<float> from = Values(33 * 16);
-  const DeviceBuffer<float> device_from = Upload(from, stream);
-  DeviceBuffer<float> to = Upload(std::vector<float>(33 * 40, 9.0f), stream);
-  CopyGpu(Precision::kFloat32, {const_cast<float*>(device_from.data()), 33, 16, 16}, {to.data() + 3, 33, 13, 40},
-          stream);
-  const std::vector<float> result = Download(to, stream);
-  for (int64_t i = 0; i < 33; ++i) {
-    for (int64_t j = 0; j < 40; ++j) {
-      const float expected = j < 3 || j >= 16 ? 9.0f : from[i * 16 + j - 3];
-      ASSERT_EQ(std::memcmp(&result[i * 40 + j], &expected, 4), 0) << i << " " << j;
-    }
-  }
+INSTANTIATE_TEST_SUITE_P(All, CastGpuTest,
+                         ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kTf32,
+                                                              Precision::kBfloat16, Precision::kFloat16),
+                                            ::testing::Values(1, 7, 8, 13, 16, 129, 1000, 4096)));
+
+class CastGpuManyRows : public CastGpuTest {};
+
+TEST_P(CastGpuManyRows, EqualTheCpus) {
+  ExpectCastEqualsCpu(70'001, PaddedColumns(cols()), PaddedColumns(cols()) + 8, 0);
+  ExpectCopyCopies(70'001, PaddedColumns(cols()) + 8, PaddedColumns(cols()), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, CastGpuManyRows,
+                         ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kBfloat16,
+                                                              Precision::kFloat16),
+                                            ::testing::Values(1, 13, 64)));
 
 }  // namespace
 }  // namespace sparrow

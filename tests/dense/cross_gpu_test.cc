@@ -18,6 +18,7 @@ namespace {
 
 using testing::GpuMatrix;
 using testing::RandomFloats;
+using testing::RepeatedRows;
 using testing::Rounded;
 using testing::Roundoff;
 using testing::View;
@@ -101,7 +102,7 @@ TEST_P(CrossGpu, EqualsTheCpuHalfAndWritesNothingElse) {
 INSTANTIATE_TEST_SUITE_P(All, CrossGpu,
                          ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kTf32,
                                                               Precision::kBfloat16, Precision::kFloat16),
-                                            ::testing::Values(1, 7, 8, 16, 129, 1000)));
+                                            ::testing::Values(1, 7, 8, 16, 129, 1000, 3456, 4096)));
 
 class CrossGpuManyRows : public CrossGpu {};
 
@@ -109,6 +110,35 @@ TEST_P(CrossGpuManyRows, EqualsTheCpuHalf) { ExpectTwinsAgree(70'001, std::get<1
 
 INSTANTIATE_TEST_SUITE_P(All, CrossGpuManyRows,
                          ::testing::Values(std::tuple(Precision::kBfloat16, 13), std::tuple(Precision::kFloat32, 16)));
+
+// MLPerf's width. Rows are computed apart from each other, so equal ones have equal results, and the CPU half computes
+// some.
+TEST(CrossGpuWide, RowsOfALargeBatchEqualThoseOfASmallOne) {
+  if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
+  constexpr int64_t kFew = 257, kMany = 70'001, kIn = 3456;
+  constexpr Precision kPrecision = Precision::kBfloat16;
+  const Stream stream;
+  const auto random = [&](uint64_t seed) { return Rounded(kPrecision, RandomFloats(seed, kFew * kIn)); };
+  const GpuMatrix x0(kPrecision, random(1), kFew, kIn, kIn, stream),
+      factor(kPrecision, random(2), kFew, kIn, kIn, stream);
+  const GpuMatrix x(kPrecision, random(3), kFew, kIn, kIn, stream),
+      before(kPrecision, random(4), kFew, kIn, kIn, stream);
+  const RepeatedRows many_x0(x0, kMany, stream), many_factor(factor, kMany, stream), many_x(x, kMany, stream);
+  const GpuMatrix y(kPrecision, kFew, kIn, kIn, stream);
+  const RepeatedRows many_y(y, kMany, stream), many_before(before, kMany, stream);
+  CrossCombineForwardGpu(kPrecision, x0.view(), factor.view(), x.view(), y.view(), stream);
+  CrossCombineForwardGpu(kPrecision, many_x0.view(), many_factor.view(), many_x.view(), many_y.view(), stream);
+  EXPECT_TRUE(many_y.Repeats(y, stream));
+  const auto backward = [&](const auto& gradients, const auto& first, const auto& by, const auto& to,
+                            const auto& by_x0) {
+    CrossCombineBackwardGpu(kPrecision, gradients.view(), first.view(), by.view(), to.view(), by_x0.view(),
+                            /*first=*/false, stream);
+  };
+  backward(x, x0, factor, y, before);
+  backward(many_x, many_x0, many_factor, many_y, many_before);
+  EXPECT_TRUE(many_y.Repeats(y, stream));
+  EXPECT_TRUE(many_before.Repeats(before, stream));
+}
 
 }  // namespace
 }  // namespace sparrow

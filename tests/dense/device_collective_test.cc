@@ -79,17 +79,6 @@ std::vector<float> SumOfTwo(size_t n, uint64_t round = 0) {
 
 const size_t kSizes[] = {0, 1, 31, 32, 33, 257, 70'001, 3'000'000};
 
-TEST_F(DeviceCollectiveTest, LocalIsTheIdentity) {
-  const Stream stream;
-  const auto local = MakeLocalDeviceCollective();
-  DeviceBuffer<float> values = Upload(Part(0, 257), stream);
-  EXPECT_TRUE(local->AllReduceSum(values.data(), 257, stream).ok());
-  EXPECT_TRUE(local->Wait(stream, kLong).ok());
-  EXPECT_EQ(Download(values, stream), Part(0, 257));
-  EXPECT_EQ(local->rank(), 0u);
-  EXPECT_EQ(local->size(), 1u);
-}
-
 TEST_F(DeviceCollectiveTest, NcclWorksAsAWorldOfOneInAGraphToo) {
   const Stream stream;
   MapStore store;

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -89,6 +92,7 @@ class GpuMatrix {
       : GpuMatrix(precision, std::vector<float>(rows * cols, kUntouched), rows, cols, stride, stream) {}
 
   const DeviceMatrix& view() const { return view_; }
+  size_t row_bytes() const { return view_.stride * ElementBytes(precision_); }
   // What lies there now, gaps and all.
   std::vector<char> Bytes(const Stream& stream) const { return Download(buffer_, stream); }
 
@@ -141,6 +145,43 @@ class GpuMatrix {
   Precision precision_;
   int64_t cols_;
   std::vector<char> bytes_;
+  DeviceBuffer<char> buffer_;
+  DeviceMatrix view_;
+};
+
+// `rows` rows in GPU memory: those of a matrix over and over, gaps and all.
+class RepeatedRows {
+ public:
+  RepeatedRows(const GpuMatrix& period, int64_t rows, const Stream& stream)
+      : row_bytes_(period.row_bytes()), buffer_(Allocated(rows * row_bytes_)), view_(period.view()) {
+    const size_t period_bytes = period.view().rows * row_bytes_;
+    for (size_t at = 0; at < buffer_.size(); at += period_bytes) {
+      internal::CopyOnDevice(buffer_.data() + at, period.view().data, std::min(period_bytes, buffer_.size() - at),
+                             stream);
+    }
+    view_.data = buffer_.data();
+    view_.rows = rows;
+  }
+
+  const DeviceMatrix& view() const { return view_; }
+
+  // Whether they are those of `period` over and over, as both stand now.
+  bool Repeats(const GpuMatrix& period, const Stream& stream) const {
+    const std::vector<char> one = period.Bytes(stream), all = Download(buffer_, stream);
+    for (size_t at = 0; at < all.size(); at += one.size()) {
+      if (std::memcmp(&all[at], one.data(), std::min(one.size(), all.size() - at)) != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  static DeviceBuffer<char> Allocated(size_t bytes) {
+    std::optional<DeviceBuffer<char>> buffer = DeviceBuffer<char>::Allocate(bytes);
+    CHECK(buffer.has_value()) << "no GPU memory for " << bytes << " bytes";
+    return std::move(*buffer);
+  }
+
+  size_t row_bytes_;
   DeviceBuffer<char> buffer_;
   DeviceMatrix view_;
 };

@@ -118,6 +118,8 @@ class CopyingCollective final : public DeviceCollective {
   uint32_t rank() const override { return 0; }
   uint32_t size() const override { return 1; }
   absl::Status AllReduceSum(float* values, int64_t n, const Stream& stream) override {
+    if (sums_left_ == 0) return absl::UnavailableError("rank 1 has gone");
+    --sums_left_;
     internal::CopyOnDevice(copy_.data() + (values - gradients_), values, static_cast<size_t>(n) * sizeof(float),
                            stream);
     return absl::OkStatus();
@@ -129,11 +131,13 @@ class CopyingCollective final : public DeviceCollective {
   void GiveUp() override { given_up_ = true; }
   DeviceBuffer<float>* copy() { return &copy_; }
   bool given_up() const { return given_up_; }
+  void set_sums_left(int64_t sums) { sums_left_ = sums; }  // Then it fails.
 
  private:
   const float* const gradients_;
   DeviceBuffer<float> copy_;
   bool given_up_ = false;
+  int64_t sums_left_ = INT64_MAX;
 };
 
 class GradientReducerTest : public OnGpu<::testing::TestWithParam<Case>> {};
@@ -190,8 +194,8 @@ TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
   training.ForwardLoss(1);
   training.model()->Backward(training.batch(), training.stream());
   std::vector<float> expected = training.Gradients();
-  const auto local = MakeLocalDeviceCollective();
-  auto reducer = GradientReducer::Make(training.model(), local.get(), {.bucket_bytes = 1}, training.stream());
+  CopyingCollective local(training.model()->parameters()->gradients(), training.floats(), training.stream());
+  auto reducer = GradientReducer::Make(training.model(), &local, {.bucket_bytes = 1}, training.stream());
   ASSERT_TRUE(reducer.ok());
   training.ForwardLoss(2);
   (*reducer)->Backward(training.batch());
@@ -280,6 +284,27 @@ std::vector<std::vector<float>> Reduced(const Case& tested, int64_t bucket_bytes
   }
   for (std::thread& thread : threads) thread.join();
   return reduced;
+}
+
+TEST_P(GradientReducerTest, AMemberThatGoesWhileSumsAreRecordedIsAnErrorAndNotTheEnd) {
+  Training training(GetParam());
+  CopyingCollective collective(training.model()->parameters()->gradients(), training.floats(), training.stream());
+  auto reducer = GradientReducer::Make(training.model(), &collective, {.bucket_bytes = 1}, training.stream());
+  ASSERT_TRUE(reducer.ok()) << reducer.status();
+  const auto step = [&](uint64_t seed) {
+    training.ForwardLoss(seed);
+    (*reducer)->Backward(training.batch());
+    return (*reducer)->Start();
+  };
+  ASSERT_TRUE(step(1).ok());
+  ASSERT_TRUE((*reducer)->Finish().ok());
+  collective.set_sums_left(1);  // The second step is recorded, up to there.
+  EXPECT_EQ(step(2), absl::UnavailableError("rank 1 has gone"));
+  reducer->reset();
+  EXPECT_TRUE(collective.given_up());
+  training.ForwardLoss(3);  // The GPU and the model can be used.
+  training.model()->Backward(training.batch(), training.stream());
+  training.stream().Synchronize();
 }
 
 TEST_P(GradientReducerTest, BucketsDuringBackwardEqualOneSumAtTheEndBitForBit) {

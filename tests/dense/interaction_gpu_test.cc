@@ -23,12 +23,14 @@ namespace {
 using testing::Absolute;
 using testing::GpuMatrix;
 using testing::RandomFloats;
+using testing::RepeatedRows;
 using testing::Rounded;
 using testing::Roundoff;
 using testing::View;
 
-// Of the sum of absolute values: both halves sum at most 129 products in float32, in different orders, and tensor cores
-// drop the bits below the largest addend's instead of rounding. The result is rounded to the precision's type besides.
+// Of the sum of absolute values: both halves sum at most 4,096 products in float32, in different orders, and tensor
+// cores drop the bits below the largest addend's instead of rounding. The result is rounded to the precision's type
+// besides.
 constexpr double kSumTolerance = 4e-6;
 
 struct Gradients {
@@ -201,12 +203,70 @@ INSTANTIATE_TEST_SUITE_P(Others, InteractionGpu,
                                             ::testing::Values(2, 16, 17, 27), ::testing::Values(32),
                                             ::testing::Bool()));
 
+INSTANTIATE_TEST_SUITE_P(Wider, InteractionGpu,
+                         ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kBfloat16,
+                                                              Precision::kFloat16),
+                                            ::testing::Values(2, 33), ::testing::Values(130, 256), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Widest, InteractionGpu,
+                         ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kBfloat16,
+                                                              Precision::kFloat16),
+                                            ::testing::Values(2, 5), ::testing::Values(1000, 4096), ::testing::Bool()));
+
 class InteractionGpuOnce : public OnGpu<> {};
 
 TEST_F(InteractionGpuOnce, ManySamples) {
   ExpectTwinsAgree(ShapeOf(3, 16, true), Precision::kBfloat16, 70'001, 0);
   ExpectTwinsAgree(ShapeOf(2, 7, false), Precision::kFloat16, 70'001, 1);
   ExpectTwinsAgree(ShapeOf(3, 8, true), Precision::kFloat32, 70'001, 0);
+}
+
+// Samples are computed apart from each other, so equal ones have equal results, and the CPU half computes some.
+TEST_F(InteractionGpuOnce, SamplesOfALargeBatchEqualThoseOfASmallOne) {
+  const std::pair<Precision, InteractionShape> cases[] = {{Precision::kBfloat16, ShapeOf(27, 128, true)},
+                                                          {Precision::kFloat16, ShapeOf(27, 64, true)},
+                                                          {Precision::kFloat32, ShapeOf(9, 130, true)}};
+  for (const auto& [precision, shape] : cases) {
+    SCOPED_TRACE(::testing::Message() << testing::NameOf(precision) << ", dim " << shape.dim);
+    constexpr int64_t kFew = 257, kMany = 70'001;
+    const Stream stream;
+    const Case c(shape, precision, kFew);
+    const OnDevice few(c, shape, precision, kFew, 0, stream);
+    const RepeatedRows bottom(few.bottom, kMany, stream), sparse(few.sparse, kMany, stream);
+    const RepeatedRows out(few.out, kMany, stream), out_gradients(few.out_gradients, kMany, stream);
+    const RepeatedRows by_bottom(few.bottom_gradients, kMany, stream), by_sparse(few.sparse_gradients, kMany, stream);
+    InteractionForwardGpu(shape, precision, few.bottom.view(), few.sparse.view(), VectorsReady::kNo, few.out.view(),
+                          stream);
+    InteractionForwardGpu(shape, precision, bottom.view(), sparse.view(), VectorsReady::kNo, out.view(), stream);
+    EXPECT_TRUE(out.Repeats(few.out, stream));
+    InteractionBackwardGpu(shape, precision, few.bottom.view(), few.sparse.view(), VectorsReady::kNo,
+                           few.out_gradients.view(), true, few.bottom_gradients.view(), few.sparse_gradients.view(),
+                           stream);
+    InteractionBackwardGpu(shape, precision, bottom.view(), sparse.view(), VectorsReady::kNo, out_gradients.view(),
+                           true, by_bottom.view(), by_sparse.view(), stream);
+    EXPECT_TRUE(by_bottom.Repeats(few.bottom_gradients, stream));
+    EXPECT_TRUE(by_sparse.Repeats(few.sparse_gradients, stream));
+
+    constexpr uint32_t kSlots = 97;
+    const size_t slot_bytes = (shape.dim * sizeof(float) + 31) / 16 * 16;
+    const auto records = Upload(RandomFloats(5, kSlots * slot_bytes / sizeof(float)), stream);
+    const auto gather = [&](const GpuMatrix& period, const auto& bottom_of, const auto& sparse_of, const auto& out_of) {
+      const int64_t rows = out_of.view().rows;
+      std::vector<uint32_t> slots(shape.features * rows);
+      for (int64_t i = 0; i < shape.features * rows; ++i) {
+        const int64_t feature = i / rows, sample = i % rows % period.view().rows;
+        slots[i] = static_cast<uint32_t>(RandomBits(feature, sample) % kSlots);
+      }
+      const auto device_slots = Upload(slots, stream);
+      InteractionForwardGatheredGpu(shape, precision, bottom_of.view(),
+                                    {reinterpret_cast<const char*>(records.data()), slot_bytes, device_slots.data()},
+                                    sparse_of.view(), VectorsReady::kNo, out_of.view(), stream);
+      stream.Synchronize();
+    };
+    gather(few.out, few.bottom, few.sparse, few.out);
+    gather(few.out, bottom, sparse, out);
+    EXPECT_TRUE(sparse.Repeats(few.sparse, stream));
+    EXPECT_TRUE(out.Repeats(few.out, stream));
+  }
 }
 
 TEST_F(InteractionGpuOnce, ABottomVectorAloneIsCopied) {

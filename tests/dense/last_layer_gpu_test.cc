@@ -25,7 +25,7 @@ using testing::Rounded;
 using testing::Roundoff;
 using testing::View;
 
-// Of the sum of absolute values: sums of at most 1,032 products in float32, in different orders.
+// Of the sum of absolute values: sums of at most 4,096 products in float32, in different orders.
 constexpr double kSumTolerance = 4e-6;
 // A logit's gradient is rounded to float once.
 constexpr double kGradientTolerance = 6e-8;
@@ -175,7 +175,8 @@ TEST_P(LastLayerGpu, EqualsTheCpuHalfAndItself) {
 INSTANTIATE_TEST_SUITE_P(All, LastLayerGpu,
                          ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kTf32,
                                                               Precision::kBfloat16, Precision::kFloat16),
-                                            ::testing::Values(1, 7, 8, 16, 129, 256, 264, 512, 1024, 1032)));
+                                            ::testing::Values(1, 7, 8, 16, 129, 256, 264, 512, 1024, 1032, 2047,
+                                                              4096)));
 
 class LastLayerGpuOnce : public OnGpu<> {};
 
@@ -183,6 +184,8 @@ TEST_F(LastLayerGpuOnce, ManyRows) {
   ExpectTwinsAgree(Precision::kBfloat16, 70'001, 16, true, 70'000, 0);  // More rows than the blocks take at once.
   ExpectTwinsAgree(Precision::kFloat32, 70'001, 24, false, 65'537, 0);
   ExpectTwinsAgree(Precision::kFloat16, 70'001, 7, true, 70'001, 0);
+  ExpectTwinsAgree(Precision::kBfloat16, 70'001, 256, true, 69'000, 0);
+  ExpectTwinsAgree(Precision::kFloat32, 70'001, 520, true, 70'001, 0);  // In two passes.
 }
 
 TEST_F(LastLayerGpuOnce, AGraphReplaysWithAnotherNumberOfSamples) {

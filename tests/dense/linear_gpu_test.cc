@@ -14,17 +14,21 @@
 
 #include "base/cuda/graph.h"
 #include "tests/dense/linear_gpu_cases.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
 
-// Each pair of sizes in turn, for each number of rows; many rows with narrow layers.
+// Each pair of sizes in turn, for each number of rows; wide layers; many rows with narrow layers.
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
   const std::pair<int64_t, int64_t> sizes[] = {{8, 8},    {16, 512},   {64, 16},  {480, 1024},
                                                {512, 64}, {1024, 480}, {8, 1024}, {1024, 8}};
-  for (const int64_t n : {0, 1, 31, 33, 257}) {
+  for (const int64_t n : {0, 1, 31, 32, 33, 257}) {
     for (const auto& [in, out] : sizes) shapes.push_back({n, in, out});
+  }
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{4096, 8}, {8, 4096}, {4096, 520}, {520, 4096}}) {
+    for (const int64_t n : {1, 31, 32, 33, 257}) shapes.push_back({n, in, out});
   }
   for (const auto& [in, out] : {std::pair<int64_t, int64_t>{8, 8}, {16, 64}, {64, 16}}) {
     shapes.push_back({70001, in, out});
@@ -42,7 +46,10 @@ std::string PrecisionName(Precision precision) {
 class LinearGpu : public OnGpu<::testing::TestWithParam<std::tuple<Precision, bool>>> {
  protected:
   ProductsGpu::Options Options(bool deterministic) const {
-    return {.precision = std::get<0>(GetParam()), .deterministic = deterministic, .fuse = std::get<1>(GetParam())};
+    return {.precision = std::get<0>(GetParam()),
+            .deterministic = deterministic,
+            .fuse = std::get<1>(GetParam()),
+            .library = library_};
   }
   Precision precision() const { return std::get<0>(GetParam()); }
 
@@ -77,11 +84,18 @@ class LinearGpu : public OnGpu<::testing::TestWithParam<std::tuple<Precision, bo
       EXPECT_EQ(BackwardWeights(&others, layer, bias, stream), weights);
     }
   }
+
+  bool library_ = true;
 };
 
 TEST_P(LinearGpu, DeterministicProductsEqualTheCpuHalfAndThemselves) { ExpectAll(Shapes(), true); }
 
 TEST_P(LinearGpu, TimedProductsEqualTheCpuHalf) { ExpectAll(kSomeShapes, false); }
+
+TEST_P(LinearGpu, ProductsThatTheLibraryDoesNotHaveEqualTheCpuHalf) {
+  library_ = false;
+  ExpectAll(kSomeShapes, true);
+}
 
 TEST_P(LinearGpu, AReplayedGraphEqualsTheCallsBitForBit) {
   const Stream stream;
@@ -231,6 +245,18 @@ TEST_P(ColumnSumsGpu, EqualTheSumsInDoubleAndThemselves) {
 INSTANTIATE_TEST_SUITE_P(All, ColumnSumsGpu,
                          ::testing::Values(Precision::kFloat32, Precision::kBfloat16, Precision::kFloat16),
                          [](const auto& info) { return PrecisionName(info.param); });
+
+TEST_P(LinearGpu, EveryKernelStatesItsCost) {
+  const Stream stream;
+  const Layer layer{precision(), {257, 480, 512}, 77};
+  ProductsGpu products = MakeProducts(Options(true), stream);
+  const auto all = [&] {
+    for (const Flags& flags : kFlags) Forward(&products, layer, flags, stream);
+    BackwardWeights(&products, layer, true, stream);
+  };
+  all();  // Products choose.
+  ExpectStatedCosts(all);
+}
 
 class ProductsGpuPlans : public OnGpu<> {
  protected:

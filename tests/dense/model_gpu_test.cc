@@ -12,6 +12,7 @@
 #include "tests/dense/double_reference.h"
 #include "tests/dense/model_cases.h"
 #include "tests/support/gpu.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -227,6 +228,15 @@ TEST_P(ModelGpuTest, AReplayedGraphIsEqualBitForBit) {
     EXPECT_EQ(eager.loss, replayed.loss);
     EXPECT_EQ(eager.gradients, replayed.gradients);
     EXPECT_EQ(eager.sparse_gradients, replayed.sparse_gradients);
+  }
+}
+
+TEST_P(ModelGpuTest, EveryKernelOfAStepStatesItsCost) {
+  for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const std::unique_ptr<ModelGpu> model = OnDevice(precision);
+    MakeInputs(100, precision);
+    OnGpuWith(model.get(), precision, 128, 1, /*replay=*/false);  // Products choose.
+    ExpectStatedCosts([&] { OnGpuWith(model.get(), precision, 128, 1, /*replay=*/false); });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/dense/linear_gpu_cases.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -64,6 +65,24 @@ TEST_P(SmallProductsGpu, EqualTheCpuHalfAndThemselves) {
     if (HasFatalFailure()) return;
   }
   EXPECT_NE(products.Describe().find("own, small"), std::string::npos);
+}
+
+using OwnProductsGpu = OnGpu<>;
+
+TEST_F(OwnProductsGpu, EveryKernelStatesItsCost) {
+  const Stream stream;
+  ProductsGpu products =
+      MakeProducts({.precision = Precision::kBfloat16, .own = ProductsGpu::Options::Own::kAlways}, stream);
+  const Layer layer(Precision::kBfloat16, {257, 480, 512}, 77);
+  const auto [before, mask] = BeforeBackwardInput(layer, 6);
+  const auto all = [&, &before = before, &mask = mask] {
+    Forward(&products, layer, kFlags[1], stream);
+    for (const InputMode mode : {InputMode::kPlain, InputMode::kThroughOutputs, InputMode::kThroughAlone}) {
+      BackwardInput(&products, layer, mode, mask, before, stream);
+    }
+  };
+  all();  // Products choose.
+  ExpectStatedCosts(all);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SmallProductsGpu, ::testing::Values(1, 31, 64, 127, 129, 257, 1000, 2048, 70001));

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "embedding/dedup.h"
 #include "tests/support/gpu.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -74,6 +75,54 @@ TEST_P(DedupGpu, EqualsTheCpuHalfInOrderOfFirstAppearance) {
 INSTANTIATE_TEST_SUITE_P(All, DedupGpu,
                          testing::Combine(testing::Values(0, 1, 31, 32, 33, 257, 70001),
                                           testing::Values(1, 7, 1000, uint64_t{1} << 40)));
+
+TEST(DedupGpuCost, EveryKernelStatesIt) {
+  if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
+  const Stream stream;
+  const auto names = Upload(Names(500, 7, 1), stream);
+  auto unique = DeviceBuffer<RowName>::Allocate(500).value();
+  auto count = DeviceBuffer<uint32_t>::Allocate(1).value();
+  auto index = DeviceBuffer<uint32_t>::Allocate(500).value();
+  auto workspace = DeviceBuffer<char>::Allocate(UniqueWorkspaceBytes(500)).value();
+  ExpectStatedCosts([&] {
+    UniqueNamesGpu({names.data(), 500, nullptr}, {unique.data(), count.data(), index.data()},
+                   {workspace.data(), workspace.size()}, stream);
+    stream.Synchronize();
+  });
+}
+
+// Every bit of a key and of a table's number tells names apart.
+TEST(DedupGpuKeys, AnyKeyIsAKey) {
+  if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";
+  std::vector<RowName> names;
+  for (const uint32_t table : {0u, 1u, 0x7fffffffu, 0x80000000u, 0xffffffffu}) {
+    for (int bit = 0; bit < 64; ++bit) {
+      const uint64_t one = uint64_t{1} << bit, all = ~uint64_t{0};
+      for (const uint64_t key : {one, ~one, all << bit, all >> bit}) {
+        names.push_back({key, table, static_cast<uint32_t>(names.size())});
+      }
+    }
+    names.push_back({0, table, 0});
+    names.push_back({~uint64_t{0}, table, 0});
+  }
+  for (int bit = 0; bit < 32; ++bit) names.push_back({~uint64_t{0}, 1u << bit, 0});
+  // Random ones, of which some repeat.
+  for (uint64_t i = 0; i < 4000; ++i) {
+    const uint64_t which = RandomBits(4, i) % 2000;
+    names.push_back({RandomBits(5, which), static_cast<uint32_t>(RandomBits(6, which)), 0});
+  }
+  const auto n = static_cast<uint32_t>(names.size());
+  const Stream stream;
+  const auto device_names = Upload(names, stream);
+  auto workspace = DeviceBuffer<char>::Allocate(UniqueWorkspaceBytes(n)).value();
+  auto unique = Upload(std::vector<RowName>(n), stream);
+  auto index = Upload(std::vector<uint32_t>(n, kUntouched), stream);
+  auto unique_count = Upload(std::vector<uint32_t>{kUntouched}, stream);
+  UniqueNamesGpu({device_names.data(), n, nullptr}, {unique.data(), unique_count.data(), index.data()},
+                 {workspace.data(), workspace.size()}, stream);
+  const Result result{Download(unique, stream), Download(unique_count, stream)[0], Download(index, stream)};
+  ExpectEqualsCpu(names, n, result);
+}
 
 TEST(DedupGpuGraph, AGraphServesBatchesOfSeveralSizes) {
   if (GpuCount() == 0) GTEST_SKIP() << "NO GPU HERE: the CUDA half was compiled but not run";

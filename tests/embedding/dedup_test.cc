@@ -8,6 +8,8 @@
 #include <random>
 #include <utility>
 
+#include "embedding/dedup_gpu.h"
+
 namespace sparrow {
 namespace {
 
@@ -89,6 +91,16 @@ TEST(Dedup, NamesOfSeveralTablesAreToldApart) {
       ASSERT_TRUE(unique[index[i]] == names[i]) << i;
     }
     ASSERT_EQ(unique.size(), first.size());
+  }
+}
+
+TEST(Dedup, TheGpusHashTableHasTwiceAsManyPlacesAsNamesWhateverTheirNumber) {
+  for (const uint32_t names : {0u, 1u, 31u, 32u, 33u, (1u << 30) - 1, 1u << 30, (1u << 30) + 1, (1u << 31) - 1}) {
+    const uint64_t places = UniquePlaces(names);
+    EXPECT_GT(places, 2 * uint64_t{names});
+    EXPECT_LE(places, 4 * uint64_t{names} + 1);
+    EXPECT_EQ(places & (places - 1), 0u) << names;
+    EXPECT_LE(places - 1, std::numeric_limits<uint32_t>::max()) << names;  // The mask's type.
   }
 }
 

@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "embedding/row_cache.h"
 #include "tests/support/gpu.h"
+#include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
@@ -279,10 +280,6 @@ TEST_P(RowCacheGpuTwins, EqualCallsGiveEqualResultsAndContents) {
     twins.ExpectEqualContents();
     if (HasFatalFailure()) return;
 
-    if (step % 2 == 0) {
-      twins.gpu().Remove({arrays.names.data(), shape.n / 3, nullptr}, stream);
-      twins.cpu().Remove({repeated.data(), shape.n / 3});
-    }
     // Dirty rows of some slots, up to less than there are.
     const uint32_t first = twins.cpu().slots() / 4;
     const uint32_t range = std::min(options.batch_rows, twins.cpu().slots() - first);
@@ -338,21 +335,79 @@ TEST_F(RowCacheGpuOnGpu, NamesOfOneDigestAndBucketAreToldApart) {
   EXPECT_EQ(twins.refused(), shape.n - kBucketSlots);
   twins.gpu().Find(all, arrays.step.data(), arrays.slots.data(), nullptr, stream);
   EXPECT_EQ(Download(arrays.slots, stream), slots);
-  // A free slot keeps its old name, which is found no more, wherever it comes to lie again.
-  twins.gpu().Remove({arrays.names.data(), 60, nullptr}, stream);
-  twins.cpu().Remove({names.data(), 60});
-  std::vector<RowName> back(names.begin() + 20, names.begin() + 60);
-  arrays.missing.CopyFrom(names, stream);  // Only the first 40 of it count.
-  internal::CopyToDevice(arrays.missing.data(), back.data(), back.size() * sizeof(RowName), stream);
-  twins.gpu().Insert({arrays.missing.data(), 40, nullptr}, arrays.records.data(), arrays.step.data(),
-                     arrays.new_slots.data(), arrays.evicted(), stream);
-  const std::vector<char> used(records.begin(), records.begin() + static_cast<int64_t>(records.size() / 200 * 40));
-  twins.ExpectInserts(back, used, now, &arrays, &slots);
   twins.ExpectEqualContents();
-  twins.gpu().Find(all, nullptr, arrays.slots.data(), nullptr, stream);
-  std::vector<uint32_t> expected(shape.n);
-  twins.cpu().Find(names, nullptr, expected);
-  EXPECT_EQ(Download(arrays.slots, stream), expected);
+}
+
+// One step of both: look up, insert what is missing, mark every second new row.
+void Step(const std::vector<RowName>& names, const RowCacheStep& now, const RowCacheOptions& options, Twins* twins,
+          Arrays* arrays, const Stream& stream) {
+  const auto n = static_cast<uint32_t>(names.size());
+  std::vector<uint32_t> slots(n), new_slots;
+  internal::CopyToDevice(arrays->names.data(), names.data(), n * sizeof(RowName), stream);
+  arrays->step.CopyFrom({&now, 1}, stream);
+  twins->gpu().Find({arrays->names.data(), n, nullptr}, arrays->step.data(), arrays->slots.data(), nullptr, stream);
+  twins->cpu().Find(names, &now, slots);
+  ExpectPrefix(Download(arrays->slots, stream), slots, "slots");
+  const MissingRows missing = ListMissing(names, slots);
+  const auto to_insert = static_cast<uint32_t>(missing.names.size());
+  const std::vector<char> records = RandomRecords(to_insert * options.layout.slot_bytes(), now.step);
+  internal::CopyToDevice(arrays->missing.data(), missing.names.data(), to_insert * sizeof(RowName), stream);
+  internal::CopyToDevice(arrays->records.data(), records.data(), records.size(), stream);
+  twins->gpu().Insert({arrays->missing.data(), to_insert, nullptr}, arrays->records.data(), arrays->step.data(),
+                      arrays->new_slots.data(), arrays->evicted(), stream);
+  twins->ExpectInserts(missing.names, records, now, arrays, &new_slots);
+  for (size_t i = 0; i < new_slots.size(); i += 2) new_slots[i] = kNoSlot;
+  const auto changed = Upload(new_slots, stream);
+  twins->gpu().MarkDirty(changed.data(), to_insert, nullptr, stream);
+  twins->cpu().MarkDirty(new_slots);
+  twins->ExpectEqualContents();
+}
+
+TEST_F(RowCacheGpuOnGpu, AnyKeyOfAnyTableIsARow) {
+  std::vector<RowName> names;
+  for (const uint32_t table : {0u, 1u, 0x7fffffffu, 0x80000000u, 0xffffffffu}) {
+    for (int bit = 0; bit < 64; bit += 3) {
+      for (const uint64_t key : {uint64_t{1} << bit, ~(uint64_t{1} << bit)}) names.push_back({key, table});
+    }
+    names.push_back({0, table});
+    names.push_back({~uint64_t{0}, table});
+  }
+  std::mt19937_64 random(3);
+  while (names.size() < 1000) names.push_back({random(), static_cast<uint32_t>(random())});
+  const Shape shape{1000, 8, 20};
+  const Stream stream;
+  const RowCacheOptions options = OptionsOf(shape);
+  Twins twins(options, stream);
+  Arrays arrays(shape.n, options.layout);
+  for (uint64_t step = 1; step < 4; ++step) Step(names, {step, step}, options, &twins, &arrays, stream);
+  EXPECT_EQ(twins.refused() + twins.evicted(), 0u);
+  const std::vector<uint32_t> slots = Download(arrays.slots, stream);
+  EXPECT_EQ(std::unordered_set<uint32_t>(slots.begin(), slots.end()).size(), names.size()) << "two rows in one slot";
+  EXPECT_EQ(std::count(slots.begin(), slots.end(), kNoSlot), 0);
+}
+
+// Steps are compared modulo 2^24: what was used shortly before a wrap is older than what was used behind it, and rows
+// in flight stay across it.
+TEST_F(RowCacheGpuOnGpu, StepsWrap) {
+  for (const uint64_t wrap : {uint64_t{1} << 23, uint64_t{1} << 24, uint64_t{1} << 32, ~uint64_t{0} - 2}) {
+    SCOPED_TRACE(testing::Message() << "wrap " << wrap);
+    const Shape shape{90, 8, 2};
+    const Stream stream;
+    const RowCacheOptions options = OptionsOf(shape);
+    Twins twins(options, stream);
+    Arrays arrays(shape.n, options.layout);
+    for (uint64_t i = 0; i < 12; ++i) {
+      const uint64_t step = wrap + i - 6;
+      std::vector<RowName> names(shape.n);  // Half of them are the batch before's.
+      for (uint32_t k = 0; k < shape.n; ++k) names[k] = {i * shape.n / 2 + k, 1};
+      Step(names, {step, step - 1}, options, &twins, &arrays, stream);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_GT(twins.evicted(), 0u);
+    // Half the range on, and back to a step gone by.
+    Step({{1'000'000, 1}, {1'000'001, 1}}, {wrap + kHalfRange, wrap + kHalfRange}, options, &twins, &arrays, stream);
+    Step({{1'000'002, 1}, {1'000'003, 1}}, {wrap - 5, wrap - 6}, options, &twins, &arrays, stream);
+  }
 }
 
 TEST_F(RowCacheGpuOnGpu, AGraphServesStepsOfSeveralSizes) {
@@ -395,6 +450,31 @@ TEST_F(RowCacheGpuOnGpu, AGraphServesStepsOfSeveralSizes) {
     twins.ExpectEqualContents();
     if (HasFatalFailure()) return;
   }
+}
+
+TEST_F(RowCacheGpuOnGpu, EveryKernelStatesItsCost) {
+  const Shape shape{2000, 8, 12};
+  const Stream stream;
+  const RowCacheOptions options = OptionsOf(shape);
+  RowCacheGpu cache = RowCacheGpu::Make(options, stream).value();
+  Arrays arrays(shape.n, options.layout);
+  std::mt19937_64 random(5);
+  arrays.names = Upload(UniqueNames(shape, &random), stream);
+  arrays.step = Upload<RowCacheStep>({{1, 1}}, stream);
+  arrays.records.Fill(0, stream);
+  const DeviceNames names{arrays.names.data(), shape.n, nullptr};
+  ExpectStatedCosts([&] {
+    cache.Find(names, arrays.step.data(), arrays.slots.data(), nullptr, stream);
+    cache.ListMissing(names, arrays.slots.data(),
+                      {arrays.missing.data(), arrays.positions.data(), arrays.missing_count.data()}, stream);
+    cache.Insert(names, arrays.records.data(), arrays.step.data(), arrays.new_slots.data(), arrays.evicted(), stream);
+    cache.Find(names, arrays.step.data(), arrays.slots.data(), arrays.values.data(), stream);
+    cache.MarkDirty(arrays.new_slots.data(), shape.n, nullptr, stream);
+    cache.TakeDirty(0, std::min(cache.slots(), shape.n),
+                    {arrays.out_names.data(), arrays.out_records.data(), shape.n, arrays.out_count.data()}, stream);
+    cache.Remove(names, stream);
+    stream.Synchronize();
+  });
 }
 
 TEST_F(RowCacheGpuOnGpu, AGpuWithoutRoomIsAnAnswer) {

@@ -111,28 +111,34 @@ TEST(Prefetch, ChangesNoLoss) {
   }
 }
 
-// Rows that the worker holds itself are updated as the servers would: every loss is the same bits, over the wire too.
-TEST(HotRows, ChangeNoLoss) {
+// Rows that workers hold themselves are updated as the servers would: every loss is the same bits, over the wire too.
+class HotRows : public testing::TestWithParam<int> {};
+
+TEST_P(HotRows, ChangeNoLoss) {
+  const int workers = GetParam();
   TrainingRunOptions options{
       .job = kGolden.job,
-      .flags = {},
+      .flags = {"--workers", absl::StrCat(workers)},
       .sets = {"train.epochs=20", absl::StrCat("train.steps_max=", kSteps), "train.loss_every_steps=1"},
       .coordinator = "",
       .data_root = absl::StrCat(SPARROW_SOURCE_DIR, "/", kGolden.data_root)};
   const TrainingRun expected = Train(options);
   ASSERT_EQ(expected.status, 0) << expected.err;
   ASSERT_EQ(expected.losses.size(), kSteps);
-  LocalCluster cluster({.servers = 2, .workers = 1, .data_root = options.data_root});
+  LocalCluster cluster({.servers = 2, .workers = workers, .data_root = options.data_root});
   for (const std::string budget : {"rows=0", "rows=1", "bytes=1000000"}) {
     TrainingRunOptions hot = options;
     hot.sets.push_back("train.hot_rows." + budget);
     EXPECT_EQ(Train(hot).losses, expected.losses) << budget;
+    hot.flags.clear();
     hot.coordinator = cluster.coordinator();
     const TrainingRun run = Train(hot);
     EXPECT_EQ(run.status, 0) << run.out << run.err;
     EXPECT_EQ(run.losses, expected.losses) << budget << ", as processes";
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Workers, HotRows, testing::Values(1, 3));
 
 }  // namespace
 }  // namespace sparrow

@@ -275,10 +275,6 @@ TEST_F(LoansTest, OnlyTablesThatNobodyElseChangesAreLent) {
   pull.set_create(true);
   pull.set_row_type(v1::BFLOAT16);
   refused(pull, "of FLOAT32");
-  job_.workers = 2;
-  job_.id = "job-2";
-  Open();
-  refused(Borrow(0, {{0, {1}}}), "rows of a job with several workers cannot be lent");
 }
 
 TEST_F(LoansTest, AnAnswerAheadLeavesOutWhatThePushMayReturn) {

@@ -25,10 +25,10 @@ LocalCluster::LocalCluster(const LocalClusterOptions& options) {
         "sparrow-server listening on "));
   }
   for (int i = 0; i < options.workers; ++i) {
-    workers_.push_back(StartMember(
-        {ProgramPath("sparrow-worker"), "--coordinator", coordinator_address_, "--device", "cpu", "--data-root",
-         options.data_root, "--checkpoint-root", directory_.File("checkpoints"), "--metrics", "127.0.0.1:0"},
-        "sparrow-worker joined "));
+    workers_.push_back(StartMember({ProgramPath("sparrow-worker"), "--coordinator", coordinator_address_, "--device",
+                                    options.device, "--data-root", options.data_root, "--checkpoint-root",
+                                    directory_.File("checkpoints"), "--metrics", "127.0.0.1:0"},
+                                   "sparrow-worker joined "));
   }
 }
 

@@ -17,6 +17,7 @@ struct LocalClusterOptions {
   int workers = 1;
   std::string data_root = ".";
   std::string server_memory = "256MiB";
+  std::string device = "cpu";          // Of all workers.
   bool shared_checkpoint_root = true;  // false: the last server has one of its own.
 };
 

@@ -4,14 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
+#include <string>
 
 #include "base/cuda/stream.h"
 #include "dense/device_collective.h"
 #include "tests/support/gpu.h"
+#include "tests/support/gpu_hog.h"
 #include "tests/worker/training_harness.h"
 
 namespace sparrow {
 namespace {
+
+using ::testing::HasSubstr;
 
 class GpuWorkers : public OnGpu<> {
  protected:
@@ -89,6 +94,42 @@ TEST_F(GpuWorkers, ThatShareAGpuSumThroughTheHost) {
 TEST_F(GpuWorkers, OneOfThemWithoutAGpuSumThroughTheHost) {
   ExpectTheLossesOfCpus({Device{}, Device{.gpu = 0}});
   EXPECT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 0u);
+}
+
+TEST_F(GpuWorkers, AFullGpuEndsTheJobAndNotTheProcess) {
+  UseGpu(0);
+  GpuMemoryNow();  // This process has its context.
+  for (const bool hot_rows : {false, true}) {
+    if (hot_rows) job_.mutable_train()->mutable_hot_rows()->set_rows(1000);
+    {
+      const GpuHog hog(size_t{400} << 20);
+      const auto refused = harness_.Train(job_, {.devices = {Device{.gpu = 0}}});
+      EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+      EXPECT_THAT(std::string(refused.status().message()),
+                  HasSubstr("cuda:0: the GPU is out of memory: others leave too little: kernels, recorded steps and "
+                            "evaluation need 536870912 bytes, "));
+      EXPECT_THAT(std::string(refused.status().message()), HasSubstr(" are free"));
+      const auto on_cpu = harness_.Train(job_, {});
+      EXPECT_TRUE(on_cpu.status().ok()) << on_cpu.status();
+    }
+    const auto again = harness_.Train(job_, {.devices = {Device{.gpu = 0}}});
+    EXPECT_TRUE(again.status().ok()) << again.status();
+  }
+}
+
+TEST_F(GpuWorkers, MemoryThatOthersTakeWhileAJobRunsEndsTheJobAndNotTheProcess) {
+  UseGpu(0);
+  std::optional<GpuHog> hog;
+  int steps = 0;
+  const auto fill = [&](const v1::Progress&) {
+    if (++steps == 1) hog.emplace(size_t{16} << 20);  // Before the second step, which is to be recorded.
+  };
+  const auto refused = harness_.Train(job_, {.on_progress = fill, .devices = {Device{.gpu = 0}}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the GPU is out of memory: "));
+  hog.reset();
+  const auto again = harness_.Train(job_, {.devices = {Device{.gpu = 0}}});
+  EXPECT_TRUE(again.status().ok()) << again.status();
 }
 
 TEST_F(GpuWorkers, WithAGpuEachSumBetweenTheGpus) {

@@ -2,87 +2,16 @@
 
 #include "worker/hot_rows.h"
 
-#include <gmock/gmock.h>
-#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
-#include "tests/support/forwarding_transport.h"
-#include "tests/worker/training_harness.h"
-#include "worker/checkpoint.h"
+#include "tests/worker/hot_rows_fixture.h"
 
 namespace sparrow {
 namespace {
-
-using ::testing::HasSubstr;
-
-constexpr uint64_t kSeed = 29;
-constexpr char kEverything[] = "bytes: 1000000";  // More than all tables have.
-constexpr char kSome[] = "rows: 7";               // A bucket of 128, and so fewer than a batch may use.
-
-class HotRowsTest : public ::testing::Test {
- protected:
-  HotRowsTest() {
-    WriteClicks(harness_.data_root() + "/train.tsv", 32 * 10 + 7, kSeed);
-    WriteClicks(harness_.data_root() + "/test.tsv", 200, kSeed + 1);
-  }
-
-  // Evaluates on the way and is saved; without hot rows if `budget` is empty.
-  static v1::Job Job(const std::string& budget, const std::string& optimizer = "adam {}") {
-    v1::Job job = ClickJob();
-    job.mutable_checkpoint()->set_at_end(true);
-    job.mutable_eval()->set_every_steps(4);
-    for (v1::TableConfig& table : *job.mutable_tables()) {
-      CHECK(google::protobuf::TextFormat::ParseFromString(absl::StrCat("learning_rate: 0.1 ", optimizer),
-                                                          table.mutable_optimizer()));
-    }
-    if (!budget.empty()) {
-      CHECK(google::protobuf::TextFormat::ParseFromString(budget, job.mutable_train()->mutable_hot_rows()));
-    }
-    return job;
-  }
-
-  // Every file of a checkpoint but its manifest, whose job differs.
-  static std::map<std::string, std::string> Files(const std::string& checkpoint) {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
-      const std::string name = entry.path().filename().string();
-      if (name == "MANIFEST.textproto") continue;
-      const auto bytes = ReadFile(entry.path().string());
-      EXPECT_TRUE(bytes.ok()) << bytes.status();
-      files[name] = *bytes;
-    }
-    return files;
-  }
-
-  // That two runs have trained the same, to the last bit.
-  static void ExpectEqual(const TrainingHarness::Result& run, const TrainingHarness::Result& expected) {
-    ASSERT_TRUE(run.status().ok()) << run.status();
-    ASSERT_TRUE(expected.status().ok()) << expected.status();
-    ASSERT_EQ(run.recorder.losses.size(), expected.recorder.losses.size());
-    for (size_t i = 0; i < run.recorder.losses.size(); ++i) {
-      ASSERT_EQ(run.recorder.losses[i].loss(), expected.recorder.losses[i].loss()) << "step " << i;
-    }
-    ASSERT_EQ(run.recorder.evals.size(), expected.recorder.evals.size());
-    for (size_t i = 0; i < run.recorder.evals.size(); ++i) {
-      EXPECT_EQ(run.recorder.evals[i].SerializeAsString(), expected.recorder.evals[i].SerializeAsString()) << i;
-    }
-    const auto files = Files(run.summary().checkpoint());
-    const auto expected_files = Files(expected.summary().checkpoint());
-    ASSERT_EQ(files.size(), expected_files.size());
-    for (const auto& [name, bytes] : expected_files) {
-      EXPECT_TRUE(files.at(name) == bytes) << name << " differs";
-    }
-  }
-
-  TrainingHarness harness_;
-};
 
 class HotRowsOptimizer : public HotRowsTest, public ::testing::WithParamInterface<const char*> {};
 
@@ -177,37 +106,11 @@ TEST_F(HotRowsTest, AJobIsResumedWithAndWithoutThem) {
   }
 }
 
-// Loses answers: the call has been done, but its caller hears that the server is not there.
-class LossyTransport final : public ForwardingTransport {
- public:
-  LossyTransport(std::unique_ptr<PsTransport> inner, int* lost) : ForwardingTransport(std::move(inner)), lost_(*lost) {}
-
-  void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
-    ForwardingTransport::Pull(request, response, timeout, Lose(pulls_++, std::move(done)));
-  }
-  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
-    ForwardingTransport::Push(request, response, timeout, Lose(pushes_++, std::move(done)));
-  }
-
- private:
-  Done Lose(int call, Done done) {
-    if (call % 4 != 1) return done;
-    ++lost_;
-    return [done = std::move(done)](absl::Status status) {
-      done(status.ok() ? absl::UnavailableError("the connection was lost") : std::move(status));
-    };
-  }
-
-  int& lost_;
-  int pulls_ = 0;
-  int pushes_ = 0;
-};
-
 TEST_F(HotRowsTest, LostAnswersChangeNothing) {
   const auto expected = harness_.Train(Job(""), {.servers = 2});
   for (const std::string budget : {"rows: 0", kSome, kEverything}) {
     SCOPED_TRACE(budget);
-    int lost = 0;
+    std::atomic<int> lost{0};
     const auto run = harness_.Train(Job(budget), {.servers = 2, .wrap = [&](std::unique_ptr<PsTransport> inner) {
                                                     return std::make_unique<LossyTransport>(std::move(inner), &lost);
                                                   }});
@@ -222,11 +125,6 @@ TEST_F(HotRowsTest, TrainingThatDivergesEndsTheJob) {
   for (v1::TableConfig& table : *job.mutable_tables()) table.mutable_optimizer()->set_learning_rate(1e30);
   const auto result = harness_.Train(job, {});
   EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
-}
-
-TEST_F(HotRowsTest, TheyAreForOneWorker) {
-  const auto result = harness_.Train(Job(kSome), {.workers = 2});
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("the job has 2 workers"));
 }
 
 TEST_F(HotRowsTest, ATableThatDoesNotFitOnItsServerTrainsTheSame) {

@@ -159,12 +159,6 @@ const BadJob kBadJobs[] = {
        job->mutable_tables(0)->set_storage(v1::FLOAT16);
      },
      "tables[0] (\"user\") has a storage of 16 bits, but train.hot_rows"},
-    {"HotRowsWorkers",
-     [](v1::Job* job) {
-       job->mutable_train()->mutable_hot_rows()->set_bytes(5);
-       job->mutable_cluster()->set_workers(2);
-     },
-     "train.hot_rows is set, but the job has 2 workers"},
     {"LossScaleOfAnotherPrecision", [](v1::Job* job) { job->mutable_train()->mutable_loss_scale(); },
      "train.loss_scale is set, but train.precision is BFLOAT16, which needs none"},
     {"LossScaleNoPowerOfTwo",

@@ -5,7 +5,9 @@
 
 #include "base/bytes.h"
 #include "base/npy.h"
+#include "base/random.h"
 #include "tests/worker/input_test_support.h"
+#include "worker/batch_builder.h"
 
 namespace sparrow {
 namespace {
@@ -149,6 +151,91 @@ TEST(NpySource, SetsThatDoNotFitAreRefusedByFile) {
   EXPECT_ERROR(status([](auto*) {}), kInvalidArgument, "d_labels.npy: row 1, column 0", "found 2");
   WriteSet<int32_t>(files, "none", 0, 0, NpyType::kInt32);
   EXPECT_ERROR(status([](auto* o) { o->source.set_path(0, "none"); }), kInvalidArgument, "none_labels.npy", "no rows");
+}
+
+// Rows of many blocks, some of which do not fit: by their label, a number, or an id outside its table.
+class NpyThreads : public testing::Test {
+ protected:
+  static constexpr uint64_t kRows = 30'000;
+  static constexpr uint64_t kTableRows = 1000;
+
+  static bool IsBad(uint64_t n) { return RandomBits(3, n) % 4000 == 0; }
+
+  NpyThreads() {
+    std::vector<int32_t> labels;
+    std::vector<float> dense;
+    std::vector<int64_t> sparse;
+    for (uint64_t n = 0; n < kRows; ++n) {
+      const uint64_t why = IsBad(n) ? 1 + n % 3 : 0;
+      labels.push_back(why == 1 ? 2 : n % 3 == 0);
+      for (const float value : {1.0f * static_cast<float>(n % 1500), -1.5f, 0.25f * static_cast<float>(n)}) {
+        dense.push_back(value);
+      }
+      if (why == 2) dense.back() = std::numeric_limits<float>::infinity();
+      for (uint64_t k = 0; k < 3; ++k) sparse.push_back(static_cast<int64_t>(RandomBits(n, k) % kTableRows));
+      if (why == 3) sparse.back() = n % 2 == 0 ? -1 : int64_t{kTableRows};
+    }
+    WriteNpy(files_.Path("d_labels.npy"), NpyType::kInt32, {kRows}, labels);
+    WriteNpy(files_.Path("d_dense.npy"), NpyType::kFloat32, {kRows, 3}, dense);
+    WriteNpy(files_.Path("d_sparse.npy"), NpyType::kInt64, {kRows, 3}, sparse);
+    options_ = NpyOptions(files_, {"d"});
+    options_.data.set_dense_transform(v1::DataConfig::LOG1P);
+    options_.data.set_on_bad_row(v1::DataConfig::SKIP);
+    options_.bounded_rows = {kTableRows, kTableRows};
+    options_.features[0].set_modulo(77);
+  }
+
+  void ExpectEqualForAllThreads(uint64_t batch_size) {
+    options_.batch_size = batch_size;
+    options_.threads = 1;
+    const ReadAllResult one = ReadAll(options_);
+    for (const int threads : {2, 5}) {
+      options_.threads = threads;
+      const ReadAllResult several = ReadAll(options_);
+      EXPECT_EQ(several.status, one.status);
+      EXPECT_TRUE(several.batches == one.batches) << batch_size << ", " << threads;
+      EXPECT_EQ(several.stats.rows_skipped, one.stats.rows_skipped);
+      EXPECT_EQ(several.stats.bytes_read, one.stats.bytes_read);
+      EXPECT_EQ(several.stats.first_skipped, one.stats.first_skipped);
+    }
+  }
+
+  const TempFiles files_;
+  BatchReaderOptions options_;
+};
+
+TEST_F(NpyThreads, GiveTheBatchesOfOne) {
+  for (const uint64_t batch_size : {1000u, 9999u, 65536u}) ExpectEqualForAllThreads(batch_size);
+}
+
+TEST_F(NpyThreads, LeaveOutTheRowsThatDoNotFitAndNoOthers) {
+  options_.batch_size = 7000;
+  options_.threads = 3;
+  const ReadAllResult read = ReadAll(options_);
+  ASSERT_TRUE(read.status.ok()) << read.status;
+  const std::vector<Row> rows = read.Rows();
+  size_t at = 0;
+  for (uint64_t n = 0; n < kRows; ++n) {
+    if (IsBad(n)) continue;
+    ASSERT_LT(at, rows.size());
+    const Row& row = rows[at++];
+    ASSERT_EQ(row.label, n % 3 == 0 ? 1.0f : 0.0f);
+    ASSERT_EQ(row.dense[0], Log1pOf(static_cast<double>(n % 1500)));
+    ASSERT_EQ(row.dense[1], 0.0f);
+    ASSERT_EQ(row.dense[2], Log1pOf(0.25 * static_cast<double>(n)));
+    ASSERT_EQ(row.ids[0][0], FoldId(RandomBits(n, 0) % kTableRows, 77));
+    ASSERT_EQ(row.ids[1], (std::vector<uint64_t>{RandomBits(n, 1) % kTableRows, RandomBits(n, 2) % kTableRows}));
+  }
+  EXPECT_EQ(at, rows.size());
+  EXPECT_GT(read.stats.rows_skipped, 0u);
+}
+
+TEST_F(NpyThreads, NameTheFirstRowThatDoesNotFit) {
+  options_.data.set_on_bad_row(v1::DataConfig::STOP);
+  ExpectEqualForAllThreads(kRows);
+  uint64_t first = 0;
+  while (!IsBad(first)) ++first;
+  EXPECT_ERROR(ReadAll(options_).status, kInvalidArgument, absl::StrCat(": row ", first, ", column "));
 }
 
 }  // namespace

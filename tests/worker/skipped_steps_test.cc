@@ -233,19 +233,23 @@ TEST_F(SkippedSteps, AreSkippedWithoutPrefetchAndInARow) {
 }
 
 TEST_F(SkippedSteps, RowsThatTheWorkerHoldsStayAsTheyAreToo) {
-  const auto files = [&](const std::string& budget) {
+  const auto files = [&](uint32_t workers, const std::string& budget) {
     v1::Job job = Job();
     job.mutable_eval()->set_every_steps(4);
     if (!budget.empty()) {
       CHECK(google::protobuf::TextFormat::ParseFromString(budget, job.mutable_train()->mutable_hot_rows()));
     }
-    const auto result = Run(job, {.servers = 2}, At(0, {0, 3, 4, kSteps - 1}));
+    const auto result = Run(job, {.workers = workers, .servers = 2}, At(workers - 1, {0, 3, 4, kSteps - 1}));
     CHECK(result.status().ok()) << result.status();
     EXPECT_EQ(result.summary().steps_skipped(), 4u);
     return std::pair(Rows(result.summary().checkpoint()), Losses(result));
   };
-  const auto servers = files("");
-  for (const char* budget : {"bytes: 1000000", "rows: 7", "rows: 0"}) EXPECT_EQ(files(budget), servers) << budget;
+  for (const uint32_t workers : {1u, 3u}) {
+    const auto servers = files(workers, "");
+    for (const char* budget : {"bytes: 1000000", "rows: 7", "rows: 0"}) {
+      EXPECT_EQ(files(workers, budget), servers) << workers << " workers, " << budget;
+    }
+  }
 }
 
 TEST_F(SkippedSteps, TheScaleIsSearchedForAndGrowsAgain) {

@@ -125,11 +125,11 @@ TrainingHarness::Result TrainingHarness::Train(const v1::Job& job, const Run& ru
         task.wrap_trainer = [&run, rank](auto trainer) { return run.wrap_trainer(rank, std::move(trainer)); };
       }
       task.client.unavailable_timeout = run.unavailable_timeout;
-      task.meet = [&group, rank]() -> absl::StatusOr<std::unique_ptr<Collective>> {
-        auto member = std::make_unique<ThreadCollective>(&group, rank);
+      task.meet = [&group, &run, rank]() -> absl::StatusOr<std::unique_ptr<Collective>> {
+        std::unique_ptr<Collective> member = std::make_unique<ThreadCollective>(&group, rank);
         const absl::Status all_ready = member->Barrier();
         if (!all_ready.ok()) return all_ready;
-        return member;
+        return run.wrap_collective ? run.wrap_collective(std::move(member)) : std::move(member);
       };
       result.ranks[rank] = RunTraining(std::move(task), worker_metrics_, observer, stop, [&](const absl::Status&) {});
       if (!result.ranks[rank].ok()) group.Leave();

@@ -59,6 +59,8 @@ class TrainingHarness {
     std::string server_checkpoint_root = "";  // Of the last server; empty: the one of all.
     // Of each transport, before it is used; null: as it is.
     std::function<std::unique_ptr<PsTransport>(std::unique_ptr<PsTransport>)> wrap = nullptr;
+    // Of each rank's end of the group, likewise.
+    std::function<std::unique_ptr<Collective>(std::unique_ptr<Collective>)> wrap_collective = nullptr;
     // Of each rank's trainer; null: as it is.
     std::function<std::unique_ptr<BatchTrainer>(uint32_t rank, std::unique_ptr<BatchTrainer>)> wrap_trainer = nullptr;
   };
