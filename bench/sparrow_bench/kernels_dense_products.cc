@@ -113,6 +113,24 @@ void MeasureSmall(int64_t batch, int64_t width, KernelBench* bench) {
   });
 }
 
+// What computes a product that the library does not have.
+void MeasurePlain(Precision precision, int64_t batch, KernelBench* bench) {
+  const double size = static_cast<double>(ElementBytes(precision));
+  const double elements = static_cast<double>(batch * kWidth), weights = static_cast<double>(kWidth * kWidth);
+  const Stream& stream = bench->stream();
+  RandomMatrices random(stream);
+  ProductsGpu products = MakeProducts({.precision = precision, .library = false}, stream);
+  const OwnedMatrix x = random.Make(precision, batch, kWidth), w = random.Make(precision, kWidth, kWidth);
+  const OwnedMatrix y = random.Make(precision, batch, kWidth);
+  const auto run = [&] { products.Forward(x.view, w.view, nullptr, false, y.view, nullptr, stream); };
+  run();  // Chooses.
+  KernelCall call = CallOf("PlainProductKernel", "product_forward_without_library", precision, y, 0, run);
+  call.bytes = size * (2 * elements + weights);
+  call.flops = 2 * elements * static_cast<double>(kWidth);
+  call.flops_per_second = FlopsPerSecond(precision);
+  bench->Measure(call);
+}
+
 }  // namespace
 
 void MeasureProducts(KernelBench* bench) {
@@ -120,6 +138,7 @@ void MeasureProducts(KernelBench* bench) {
   for (const Precision precision : {kFp16, Precision::kTf32, kFp32}) MeasureLayer(precision, kBatch / 4, bench);
   MeasureApart(kBf16, kBatch, bench);
   for (const int64_t width : {1024, 512}) MeasureSmall(2048, width, bench);  // Wide and narrow tiles.
+  for (const Precision precision : {kBf16, kFp32}) MeasurePlain(precision, 2048, bench);
 }
 
 }  // namespace sparrow::bench
