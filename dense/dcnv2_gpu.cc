@@ -50,6 +50,7 @@ class Dcnv2Gpu final : public ModelGpu {
         buffers_(std::move(buffers)) {}
 
   void set_gradients_queued(GradientsQueued queued) override { streams_->set_gradients_queued(std::move(queued)); }
+  void set_sparse_gradients_queued(SparseGradientsQueued queued) override { sparse_queued_ = std::move(queued); }
   DeviceMatrix sparse(int64_t rows) override { return SparseOf(&buffers_.x0, rows); }
   DeviceMatrix sparse_gradients(int64_t rows) override { return SparseOf(&buffers_.x_gradients, rows); }
 
@@ -73,9 +74,12 @@ class Dcnv2Gpu final : public ModelGpu {
       const int64_t padded = PaddedColumns(dense_inputs_);
       SumGradientsReluGpu(precision_, bottom_.output(rows), buffers_.x_gradients.Columns(rows, 0, padded),
                           buffers_.x0_gradients.Columns(rows, 0, padded), bottom_.output_gradients(rows), stream);
-      bottom_.Backward(buffers_.dense.Rows(rows), /*x_gradients=*/{}, streams_.get(), stream);
     }
     SumGradientsReluGpu(precision_, /*y=*/{}, x_gradients, x0_gradients, x_gradients, stream);
+    if (sparse_queued_ != nullptr) sparse_queued_();
+    if (!bottom_.empty()) {
+      bottom_.Backward(buffers_.dense.Rows(rows), /*x_gradients=*/{}, streams_.get(), stream);
+    }
   }
 
  private:
@@ -138,6 +142,7 @@ class Dcnv2Gpu final : public ModelGpu {
   const int64_t sparse_inputs_;
   const Precision precision_;
   std::unique_ptr<ModelStreams> streams_;
+  SparseGradientsQueued sparse_queued_;
   MlpGpu bottom_;
   std::vector<CrossLayerGpu> cross_;
   TopGpu top_;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/cuda/launch.cuh"
+#include "base/cuda/launch_early.cuh"
 #include "base/cuda/operation.h"
 #include "dense/dense_optimizer_gpu.h"
 
@@ -35,12 +35,19 @@ __device__ uint16_t Rounded(float value) {
 template <Kind kKind, WeightCopy kCopy>
 class Piece {
  public:
-  __device__ void Load(const Arguments& a, int64_t begin) {
+  __device__ void LoadGradients(const Arguments& a, int64_t begin) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = begin + u * kBlock;
+      if (i < a.size / 4) gradients_[u] = reinterpret_cast<const float4*>(a.step.gradients)[i];
+    }
+  }
+
+  __device__ void LoadWeights(const Arguments& a, int64_t begin) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = begin + u * kBlock;
       if (i >= a.size / 4) continue;
-      gradients_[u] = reinterpret_cast<const float4*>(a.step.gradients)[i];
       weights_[u] = reinterpret_cast<const float4*>(a.step.weights)[i];
       if constexpr (kStates > 0) first_[u] = reinterpret_cast<const float4*>(a.first)[i];
       if constexpr (kStates > 1) second_[u] = reinterpret_cast<const float4*>(a.second)[i];
@@ -92,7 +99,11 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
   const int64_t vectors = a.size / 4;
   const int64_t begin = int64_t{blockIdx.x} * kBlock * kUnroll + threadIdx.x;
   Piece<kKind, kCopy> piece;
-  piece.Load(a, begin);  // Before the barrier, so that the memory works meanwhile.
+  // Before the barrier, so that the memory works meanwhile.
+  if (!a.step.weights_ready) WaitForPrevious();
+  piece.LoadWeights(a, begin);
+  WaitForPrevious();
+  piece.LoadGradients(a, begin);
 
   if (threadIdx.x == 0) {
     DenseStepOptions options = *a.step.options;
@@ -143,11 +154,11 @@ void LaunchStep(const Arguments& a, const Stream& stream) {
   const int64_t grid = std::max<int64_t>(1, (a.size / 4 + kBlock * kUnroll - 1) / (kBlock * kUnroll));
   switch (a.step.copy_type) {
     case WeightCopy::kNone:
-      return Launch(StepKernel<kKind, WeightCopy::kNone>, grid, kBlock, stream, a);
+      return LaunchEarly(StepKernel<kKind, WeightCopy::kNone>, grid, kBlock, stream, a);
     case WeightCopy::kBfloat16:
-      return Launch(StepKernel<kKind, WeightCopy::kBfloat16>, grid, kBlock, stream, a);
+      return LaunchEarly(StepKernel<kKind, WeightCopy::kBfloat16>, grid, kBlock, stream, a);
     case WeightCopy::kFloat16:
-      return Launch(StepKernel<kKind, WeightCopy::kFloat16>, grid, kBlock, stream, a);
+      return LaunchEarly(StepKernel<kKind, WeightCopy::kFloat16>, grid, kBlock, stream, a);
   }
 }
 

@@ -44,6 +44,8 @@ class DenseOptimizerGpu {
     // If gradient_scale (dense/step_gate.h) or clip->norm is not finite, nothing is written and the update does not
     // count.
     bool skip_unless_finite = false;
+    // The kernel queued last before writes neither weights nor states: they may be read before it ends.
+    bool weights_ready = false;
   };
   void Step(const StepArguments& arguments, const Stream& stream);
 

@@ -39,6 +39,7 @@ class DlrmGpu final : public ModelGpu {
         buffers_(std::move(buffers)) {}
 
   void set_gradients_queued(GradientsQueued queued) override { streams_->set_gradients_queued(std::move(queued)); }
+  void set_sparse_gradients_queued(SparseGradientsQueued queued) override { sparse_queued_ = std::move(queued); }
   DeviceMatrix sparse(int64_t rows) override { return buffers_.sparse.Columns(rows, 0, sparse_columns()); }
   DeviceMatrix sparse_gradients(int64_t rows) override {
     return buffers_.sparse_gradients.Columns(rows, 0, sparse_columns());
@@ -60,9 +61,10 @@ class DlrmGpu final : public ModelGpu {
     top_.Backward(buffers_.interactions.Rows(batch.rows), interaction_gradients, streams_.get(), stream);
     DeviceMatrix bottom_gradients;
     if (has_bottom()) bottom_gradients = VectorOf(bottom_.output_gradients(batch.rows));
-    InteractionBackwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows),
+    InteractionBackwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), VectorsReady::kYes,
                            WithoutPadding(interaction_gradients), bottom_relu_, bottom_gradients,
                            sparse_gradients(batch.rows), stream);
+    if (sparse_queued_ != nullptr) sparse_queued_();
     if (has_bottom()) {
       bottom_.Backward(buffers_.dense.Rows(batch.rows), /*x_gradients=*/{}, streams_.get(), stream);
     }
@@ -92,12 +94,14 @@ class DlrmGpu final : public ModelGpu {
       bottom_.Forward(dense, streams_.get(), stream);
     }
     const DeviceMatrix interactions = buffers_.interactions.Rows(batch.rows);
+    // Behind the bottom's last layer.
+    const VectorsReady ready = has_bottom() ? VectorsReady::kYes : VectorsReady::kNo;
     if (batch.gathered != nullptr) {
-      InteractionForwardGatheredGpu(shape_, precision_, bottom(batch.rows), *batch.gathered, sparse(batch.rows),
+      InteractionForwardGatheredGpu(shape_, precision_, bottom(batch.rows), *batch.gathered, sparse(batch.rows), ready,
                                     WithoutPadding(interactions), stream);
     } else {
-      InteractionForwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), WithoutPadding(interactions),
-                            stream);
+      InteractionForwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), ready,
+                            WithoutPadding(interactions), stream);
     }
     return interactions;
   }
@@ -107,6 +111,7 @@ class DlrmGpu final : public ModelGpu {
   const bool bottom_relu_;
   const Precision precision_;
   std::unique_ptr<ModelStreams> streams_;
+  SparseGradientsQueued sparse_queued_;
   MlpGpu bottom_;
   TopGpu top_;
   Buffers buffers_;
@@ -119,9 +124,12 @@ absl::StatusOr<std::unique_ptr<ModelGpu>> MakeDlrmGpu(const v1::Dlrm& config, co
                                                       const ModelGpu::Options& options, const Stream& stream) {
   const bool bottom_relu = config.bottom_output() != v1::Dlrm::LINEAR;
   ASSIGN_OR_RETURN(const InteractionShape interaction, ShapeOfInteraction(config, shape));
+  // A pass begins with a cast or the interaction, which are not launched early.
   ASSIGN_OR_RETURN(std::unique_ptr<ModelStreams> streams, ModelStreams::Make({.precision = options.precision,
                                                                               .deterministic = options.deterministic,
-                                                                              .plan_file = options.plan_file},
+                                                                              .plan_file = options.plan_file,
+                                                                              .small_rows_max = 4096,
+                                                                              .weights_ready = true},
                                                                              stream));
   ASSIGN_OR_RETURN(MlpGpu bottom, MlpGpu::Make("bottom", config.bottom_size(), bottom_relu, options.rows_max,
                                                options.precision, parameters.get(), stream));

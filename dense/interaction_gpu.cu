@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "base/cuda/launch.cuh"
+#include "base/cuda/launch_early.cuh"
 #include "base/cuda/operation.h"
 #include "dense/interaction_gpu.h"
 #include "dense/interaction_mma.cuh"
@@ -216,13 +216,13 @@ void LaunchForward(const mma::ForwardArguments<T>& a, const Stream& stream) {
     const int64_t grid = MmaBlocks(a.rows);
     switch (a.x.dim) {
       case 16:
-        return Launch(mma::InteractionForwardKernel<T, 16, kGather>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionForwardKernel<T, 16, kGather>, grid, mma::kBlock, stream, a);
       case 32:
-        return Launch(mma::InteractionForwardKernel<T, 32, kGather>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionForwardKernel<T, 32, kGather>, grid, mma::kBlock, stream, a);
       case 64:
-        return Launch(mma::InteractionForwardKernel<T, 64, kGather>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionForwardKernel<T, 64, kGather>, grid, mma::kBlock, stream, a);
       default:
-        return Launch(mma::InteractionForwardKernel<T, 128, kGather>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionForwardKernel<T, 128, kGather>, grid, mma::kBlock, stream, a);
     }
   }
 }
@@ -233,13 +233,13 @@ void LaunchBackward(const mma::BackwardArguments<T>& a, const Stream& stream) {
     const int64_t grid = MmaBlocks(a.rows);
     switch (a.x.dim) {
       case 16:
-        return Launch(mma::InteractionBackwardKernel<T, 16>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionBackwardKernel<T, 16>, grid, mma::kBlock, stream, a);
       case 32:
-        return Launch(mma::InteractionBackwardKernel<T, 32>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionBackwardKernel<T, 32>, grid, mma::kBlock, stream, a);
       case 64:
-        return Launch(mma::InteractionBackwardKernel<T, 64>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionBackwardKernel<T, 64>, grid, mma::kBlock, stream, a);
       default:
-        return Launch(mma::InteractionBackwardKernel<T, 128>, grid, mma::kBlock, stream, a);
+        return LaunchEarly(mma::InteractionBackwardKernel<T, 128>, grid, mma::kBlock, stream, a);
     }
   }
 }
@@ -257,7 +257,7 @@ OperationCost CostOf(const char* name, const InteractionShape& shape, Precision 
 template <typename T>
 mma::ForwardArguments<T> ForwardArgumentsOf(const InteractionShape& shape, const DeviceMatrix& bottom,
                                             const GatheredVectors& gathered, const DeviceMatrix& sparse,
-                                            const DeviceMatrix& out) {
+                                            VectorsReady ready, const DeviceMatrix& out) {
   return {.x = VectorsOf<const T>(shape, bottom, sparse),
           .gathered = gathered,
           .sparse = static_cast<T*>(sparse.data),
@@ -267,18 +267,20 @@ mma::ForwardArguments<T> ForwardArgumentsOf(const InteractionShape& shape, const
           .rows = out.rows,
           .vectors = static_cast<int>(shape.vectors()),
           .outputs = static_cast<int>(shape.outputs()),
-          .padded = static_cast<int>(PaddedColumns(shape.outputs()))};
+          .padded = static_cast<int>(PaddedColumns(shape.outputs())),
+          .vectors_ready = ready == VectorsReady::kYes};
 }
 
 }  // namespace
 
 void InteractionForwardGpu(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom,
-                           const DeviceMatrix& sparse, const DeviceMatrix& out, const Stream& stream) {
+                           const DeviceMatrix& sparse, VectorsReady ready, const DeviceMatrix& out,
+                           const Stream& stream) {
   CheckShapes(shape, bottom, sparse, out);
   const Operation operation([&] { return CostOf("interaction forward", shape, precision, out.rows, 1, 1); });
   WithElementType(precision, [&]<typename T>(T) {
     if (FitsTensorCores<T>(shape, bottom, sparse, out)) {
-      return LaunchForward<T, false>(ForwardArgumentsOf<T>(shape, bottom, {}, sparse, out), stream);
+      return LaunchForward<T, false>(ForwardArgumentsOf<T>(shape, bottom, {}, sparse, ready, out), stream);
     }
     Launch(InteractionForwardAnyKernel<T>, out.rows, kThreads, stream, VectorsOf<const T>(shape, bottom, sparse),
            shape.vectors(), shape.outputs(), PaddedColumns(shape.outputs()), static_cast<T*>(out.data), out.stride);
@@ -286,9 +288,9 @@ void InteractionForwardGpu(const InteractionShape& shape, Precision precision, c
 }
 
 void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom,
-                            const DeviceMatrix& sparse, const DeviceMatrix& out_gradients, bool bottom_relu,
-                            const DeviceMatrix& bottom_gradients, const DeviceMatrix& sparse_gradients,
-                            const Stream& stream) {
+                            const DeviceMatrix& sparse, VectorsReady ready, const DeviceMatrix& out_gradients,
+                            bool bottom_relu, const DeviceMatrix& bottom_gradients,
+                            const DeviceMatrix& sparse_gradients, const Stream& stream) {
   CheckShapes(shape, bottom, sparse, out_gradients);
   CheckShapes(shape, bottom_gradients, sparse_gradients, out_gradients);
   const Operation operation([&] { return CostOf("interaction backward", shape, precision, out_gradients.rows, 2, 2); });
@@ -306,7 +308,8 @@ void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, 
                                 .vectors = static_cast<int>(shape.vectors()),
                                 .outputs = static_cast<int>(shape.outputs()),
                                 .padded = static_cast<int>(PaddedColumns(shape.outputs())),
-                                .bottom_relu = bottom_relu},
+                                .bottom_relu = bottom_relu,
+                                .vectors_ready = ready == VectorsReady::kYes},
                                stream);
     }
     Launch(InteractionBackwardAnyKernel<T>, out_gradients.rows, kThreads, stream, x, shape.vectors(), out,
@@ -315,8 +318,8 @@ void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, 
 }
 
 void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom,
-                                   const GatheredVectors& vectors, const DeviceMatrix& sparse, const DeviceMatrix& out,
-                                   const Stream& stream) {
+                                   const GatheredVectors& vectors, const DeviceMatrix& sparse, VectorsReady ready,
+                                   const DeviceMatrix& out, const Stream& stream) {
   CheckShapes(shape, bottom, sparse, out);
   CHECK(IsAligned16(vectors.records) && vectors.slot_bytes % 16 == 0);
   WithElementType(precision, [&]<typename T>(T) {
@@ -327,7 +330,7 @@ void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision prec
         cost.bytes += vectors_read;  // In place of those that are written.
         return cost;
       });
-      return LaunchForward<T, true>(ForwardArgumentsOf<T>(shape, bottom, vectors, sparse, out), stream);
+      return LaunchForward<T, true>(ForwardArgumentsOf<T>(shape, bottom, vectors, sparse, ready, out), stream);
     }
     const int64_t threads = 32 * out.rows * shape.features;
     const Operation operation([&] {
@@ -335,7 +338,7 @@ void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision prec
     });
     Launch(GatherKernel<T>, (threads + kGatherBlock - 1) / kGatherBlock, kGatherBlock, stream, vectors, out.rows,
            shape.features, shape.dim, static_cast<T*>(sparse.data), sparse.stride);
-    InteractionForwardGpu(shape, precision, bottom, sparse, out, stream);
+    InteractionForwardGpu(shape, precision, bottom, sparse, VectorsReady::kNo, out, stream);
   });
 }
 

@@ -19,17 +19,21 @@
 
 namespace sparrow {
 
+// Whether the kernel queued last before writes none of the vectors that are read (the bottom's by a forward apart), nor
+// records and slots: those may then be read before it ends (base/cuda/launch_early.cuh).
+enum class VectorsReady { kNo, kYes };
+
 // As InteractionForwardCpu. Columns of `out` from outputs() to PaddedColumns(outputs()) are set to 0.
 // REQUIRES: out.stride >= PaddedColumns(outputs()).
 void InteractionForwardGpu(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom /*[n, dim]*/,
-                           const DeviceMatrix& sparse /*[n, features * dim]*/, const DeviceMatrix& out /*[n, outputs]*/,
-                           const Stream& stream);
+                           const DeviceMatrix& sparse /*[n, features * dim]*/, VectorsReady ready,
+                           const DeviceMatrix& out /*[n, outputs]*/, const Stream& stream);
 
 // As InteractionBackwardCpu: overwrites both gradients. With bottom_relu the bottom's vector came out of a ReLU, and
 // its gradient is 0 where it is not above 0. The direct part of the bottom's gradient is added before rounding.
 // REQUIRES: columns up to PaddedColumns(outputs()) of every row of out_gradients can be read; they count for nothing.
 void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom /*[n, dim]*/,
-                            const DeviceMatrix& sparse /*[n, features * dim]*/,
+                            const DeviceMatrix& sparse /*[n, features * dim]*/, VectorsReady ready,
                             const DeviceMatrix& out_gradients /*[n, outputs]*/, bool bottom_relu,
                             const DeviceMatrix& bottom_gradients /*[n, dim]*/,
                             const DeviceMatrix& sparse_gradients /*[n, features * dim]*/, const Stream& stream);
@@ -46,7 +50,7 @@ struct GatheredVectors {
 // InteractionForwardGpu's result of them to `out`, bit for bit.
 void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision precision,
                                    const DeviceMatrix& bottom /*[n, dim]*/, const GatheredVectors& vectors,
-                                   const DeviceMatrix& sparse /*[n, features * dim]*/,
+                                   const DeviceMatrix& sparse /*[n, features * dim]*/, VectorsReady ready,
                                    const DeviceMatrix& out /*[n, outputs]*/, const Stream& stream);
 
 }  // namespace sparrow

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "base/cuda/launch_early.cuh"
 #include "dense/interaction_gpu.h"
 #include "dense/precision.cuh"
 
@@ -83,6 +84,7 @@ struct ForwardArguments {
   int vectors;
   int outputs;
   int padded;  // PaddedColumns(outputs)
+  bool vectors_ready;
 };
 
 // kPairs pairs of numbers from 2 * kPairs floats.
@@ -121,14 +123,15 @@ __global__ void __launch_bounds__(kBlock) InteractionForwardKernel(ForwardArgume
   const bool has_bottom = a.x.bottom != nullptr;
 
   const typename SampleVectors<const T>::Row vectors = a.x.Of(sample);
+  const int column = 2 * kPairs * t;
 
+  if (!a.vectors_ready) WaitForPrevious();
   Load x[kGroups][kLoads] = {};
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const int vector = 8 * group + g;
-    if (vector >= a.vectors) continue;
-    const int column = 2 * kPairs * t;
-    if (kGather && !(has_bottom && vector == 0)) {
+    if (vector >= a.vectors || (has_bottom && vector == 0)) continue;
+    if (kGather) {
       const int feature = vector - (has_bottom ? 1 : 0);
       const uint32_t slot = __ldg(a.gathered.slots + feature * a.rows + sample);
       const float* from = reinterpret_cast<const float*>(a.gathered.records + slot * a.gathered.slot_bytes) + column;
@@ -143,6 +146,13 @@ __global__ void __launch_bounds__(kBlock) InteractionForwardKernel(ForwardArgume
         x[group][load] = *reinterpret_cast<const Load*>(from + load * kLoadCols);
       }
     }
+  }
+
+  WaitForPrevious();
+  if (has_bottom && g == 0) {
+    const T* from = vectors.first + column;
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) x[0][load] = *reinterpret_cast<const Load*>(from + load * kLoadCols);
   }
 
   if constexpr (kGather) {
@@ -198,6 +208,7 @@ __global__ void __launch_bounds__(kBlock) InteractionForwardKernel(ForwardArgume
     }
   }
   if (lane < a.padded - a.outputs) result[a.outputs + lane] = FromFloat<T>(0);
+  LetNextStart();
   __syncwarp();
   const uint4* const from = reinterpret_cast<const uint4*>(result);
   uint4* const out = reinterpret_cast<uint4*>(a.out + sample * a.out_stride);
@@ -215,6 +226,7 @@ struct BackwardArguments {
   int outputs;
   int padded;  // PaddedColumns(outputs)
   bool bottom_relu;
+  bool vectors_ready;
 };
 
 // The gradients by the vectors are G X, with G [32, 32] symmetric, its diagonal 0 and its lower triangle the gradients
@@ -241,6 +253,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks) InteractionBackwardKe
   // ones', so that what four threads write at a time is consecutive.
   const int column = kTiles * (kTiles == 8 ? g / 2 + 4 * (g % 2) : g);
 
+  if (!a.vectors_ready) WaitForPrevious();
   Load x[2][4][kBlocks] = {};  // [step][2t, 2t + 1, 2t + 8, 2t + 9][block]
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
@@ -256,6 +269,7 @@ __global__ void __launch_bounds__(kBlock, kBackwardBlocks) InteractionBackwardKe
     }
   }
 
+  WaitForPrevious();
   T* const direct = staged[warp];  // The bottom's gradient by itself, then the triangle, then 0.
   const uint4* const out = reinterpret_cast<const uint4*>(a.out_gradients + sample * a.out_stride);
   for (int i = lane; i < kOutputsMax / 8; i += 32) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/cuda/launch.cuh"
+#include "base/cuda/launch_early.cuh"
 #include "base/cuda/operation.h"
 #include "dense/bce_loss.h"
 #include "dense/grid_sum.cuh"
@@ -165,6 +165,7 @@ __global__ void __launch_bounds__(kBlock, kVectors == 1 ? 4 : 2) LastLayerLossKe
   constexpr int kColumns = 32 * kWidth<T>;
   __shared__ alignas(16) float sums[kWarps][kColumns];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  WaitForPrevious();
   const int64_t samples = min(a.h.rows, int64_t{*a.samples});
   const float scale = *a.loss_scale;
   const float b = *a.layer.b;
@@ -209,6 +210,7 @@ __global__ void __launch_bounds__(kBlock, kVectors == 1 ? 4 : 2) LastLayerLossKe
       }
     }
   }
+  LetNextStart();
 
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -310,6 +312,8 @@ constexpr int kSumBlock = 1024;
 __global__ void __launch_bounds__(kSumBlock)
     LastLayerSumKernel(Workspace workspace, int blocks, int64_t in, float* w_gradients, float* b_gradients,
                        double* loss_sum) {
+  WaitForPrevious();
+  LetNextStart();
   if (blockIdx.x == gridDim.x - 1) {
     static_assert(kBlocksMax <= kSumBlock);
     const bool is_block = static_cast<int>(threadIdx.x) < blocks;
@@ -409,7 +413,7 @@ void LastLayerLossGpu(Precision precision, const DeviceMatrix& h, const LastLaye
         return OperationCost{.name = "last layer, loss, gradients",
                              .bytes = 2 * element_bytes + (4 + logit_bytes) * h.rows + sum_bytes};
       });
-      Launch(LastLayerLossKernel<T, kVectors>, blocks, kBlock, stream, arguments);
+      LaunchEarly(LastLayerLossKernel<T, kVectors>, blocks, kBlock, stream, arguments);
     } else {
       const Operation operation([&] {
         return OperationCost{.name = "last layer, loss, gradients in two passes",
@@ -423,8 +427,8 @@ void LastLayerLossGpu(Precision precision, const DeviceMatrix& h, const LastLaye
   const Operation operation([&] {
     return OperationCost{.name = "last layer, sums of blocks", .bytes = 4.0 * blocks * h.cols + 16.0 * blocks};
   });
-  Launch(LastLayerSumKernel, column_blocks + 1, kSumBlock, stream, arguments.workspace, static_cast<int>(blocks),
-         h.cols, w_gradients, b_gradients, loss_sum);
+  LaunchEarly(LastLayerSumKernel, column_blocks + 1, kSumBlock, stream, arguments.workspace, static_cast<int>(blocks),
+              h.cols, w_gradients, b_gradients, loss_sum);
 }
 
 }  // namespace sparrow

@@ -16,6 +16,7 @@
 #include "dense/product_cost.h"
 #include "dense/product_plans.h"
 #include "dense/relu_product.cuh"
+#include "dense/tile_product.cuh"
 
 namespace sparrow {
 namespace {
@@ -24,7 +25,9 @@ namespace {
 constexpr Algorithm kOwnAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
 
-// And for dense/plain_product.cuh, which no plan file holds.
+// And for dense/tile_product.cuh and dense/plain_product.cuh, which no plan file holds.
+constexpr Algorithm kTileAlgorithm = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0},
+                                      ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{1}};
 constexpr Algorithm kPlainAlgorithm = {~uint64_t{1}};
 
 struct Choice {
@@ -82,6 +85,8 @@ class ProductsGpu::State {
         workspace_(std::move(workspace)),
         finished_(std::move(finished)) {
     finished_.Fill(0, stream);
+    can_tile_ = options.own != Options::Own::kNever && options.fuse && options.precision == Precision::kBfloat16 &&
+                HasTensorTiles();
     if (!KeepsPlans()) return;
     environment_ = Environment();
     known_ = ReadProductPlans(options.plan_file, environment_);
@@ -146,6 +151,8 @@ class ProductsGpu::State {
 
   const Options& options() const { return options_; }
 
+  bool SumsCost(int64_t n) const { return can_tile_ && n <= options_.small_rows_max; }
+
  private:
   SumsRoom Room() {
     return {.partials = reinterpret_cast<float*>(workspace_.data()),
@@ -159,8 +166,27 @@ class ProductsGpu::State {
            shape.kind == ProductKind::kBackwardInput && shape.relu && CanReluProduct(shape.n, shape.in, Room());
   }
 
+  // Whether it is left to dense/tile_product.cuh.
+  bool TakesTiles(const ProductShape& shape) const {
+    return can_tile_ && (shape.n <= options_.small_rows_max || options_.own == Options::Own::kAlways) && !shape.mask &&
+           !shape.add && shape.kind != ProductKind::kBackwardWeights &&
+           (shape.kind == ProductKind::kForward || !shape.bias);
+  }
+
   bool KeepsPlans() const {
     return !options_.plan_file.empty() && !options_.deterministic && options_.fuse && options_.library;
+  }
+
+  void RunTiles(const ProductShape& shape, const Call& call, const Stream& stream) {
+    const DeviceMatrix w{const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride};
+    if (shape.kind == ProductKind::kForward) {
+      LaunchTileForward({const_cast<void*>(call.b), shape.n, shape.in, shape.x_stride}, w, call.vector, shape.relu,
+                        options_.weights_ready, {call.d, shape.n, shape.out, shape.y_stride}, stream);
+    } else {
+      LaunchTileBackwardInput({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, w,
+                              shape.relu ? &call.outputs : nullptr, options_.weights_ready,
+                              {call.d, shape.n, shape.in, shape.x_stride}, stream);
+    }
   }
 
   // The product and what its epilogue leaves to do. Anything but success: nothing was queued behind the failed product.
@@ -171,6 +197,11 @@ class ProductsGpu::State {
       LaunchReluProduct({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride},
                         {const_cast<void*>(call.a), shape.out, shape.in, shape.w_stride}, call.outputs,
                         {call.d, shape.n, shape.in, shape.x_stride}, static_cast<float*>(call.vector), Room(), stream);
+      return CUBLAS_STATUS_SUCCESS;
+    }
+    if (algorithm == kTileAlgorithm) {
+      const Operation operation([&] { return CostOf(shape, /*whole=*/true); });
+      RunTiles(shape, call, stream);
       return CUBLAS_STATUS_SUCCESS;
     }
     const bool apart = !product->fused();
@@ -226,6 +257,8 @@ class ProductsGpu::State {
     CHECK_CUDA(cudaStreamIsCapturing(stream.get(), &capturing));
     CHECK(capturing == cudaStreamCaptureStatusNone)
         << ProductShapeText(shape) << ": the first call with a shape must not be inside a capture";
+
+    if (TakesTiles(shape)) return {Product(shape, false), kTileAlgorithm, "own, small"};
 
     Call trial = call;
     std::optional<DeviceBuffer<char>> scratch;
@@ -378,6 +411,7 @@ class ProductsGpu::State {
   const std::unique_ptr<cublasLtContext, Destroy> handle_;
   DeviceBuffer<char> workspace_;
   DeviceBuffer<unsigned> finished_;  // [SumsRoom::kStripesMax]
+  bool can_tile_ = false;            // dense/tile_product.cuh
   std::string environment_;
   ProductPlans known_;  // From the plan file.
   ProductPlans fresh_;  // Not in it yet.
@@ -496,6 +530,8 @@ void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stre
   CheckAligned(sums, "sums");
   state_->Gradients(values, ReluFrom::kNowhere, {}, sums, stream);
 }
+
+bool ProductsGpu::SumsCost(int64_t rows) const { return state_->SumsCost(rows); }
 
 bool ProductsGpu::Save() { return state_->Save(); }
 

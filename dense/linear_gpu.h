@@ -56,6 +56,12 @@ class ProductsGpu {
     // all.
     enum class Own { kNever, kWhereFaster, kAlways };
     Own own = Own::kWhereFaster;
+    // Up to so many rows, forward and backward to the inputs are products of our own for small batches, untimed where
+    // they can do it (dense/tile_product.cuh: bf16 on Hopper): what they gain is seen in a chain of kernels, not alone.
+    int64_t small_rows_max = 0;
+    // The kernel queued last before a product never writes its weights and biases, and that one or another between is
+    // not launched early (base/cuda/launch_early.cuh), so products may read these before that kernel ends.
+    bool weights_ready = false;
     // False: nothing goes into an epilogue; own kernels follow the product. For tests and to measure what epilogues
     // gain; such choices are not kept in the plan file.
     bool fuse = true;
@@ -94,6 +100,10 @@ class ProductsGpu {
   // precision; 0 for n = 0. b_gradients null: not wanted.
   void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,
                        float* w_gradients /*[out, in]*/, float* b_gradients /*[out]*/, const Stream& stream);
+
+  // Whether BackwardThroughRelu of so many rows is faster without the gradients of biases by more than ColumnSums on
+  // another stream costs.
+  bool SumsCost(int64_t rows) const;
 
   // sums[j] = the sum of column j in float32, in an order that depends on the matrix's shape alone; 0 for 0 rows. May
   // be captured from the first call on.

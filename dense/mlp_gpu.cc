@@ -39,19 +39,21 @@ DeviceMatrix MlpGpu::Forward(const DeviceMatrix& x, ModelStreams* streams, const
 
 void MlpGpu::Backward(const DeviceMatrix& x, const DeviceMatrix& x_gradients, ModelStreams* streams,
                       const Stream& stream) {
+  const bool with_weights = streams->BiasesApart(x.rows);
   for (size_t i = layers_.size(); i-- > 0;) {
     Layer& layer = layers_[i];
     const bool last = i + 1 == layers_.size();
     const DeviceMatrix y_gradients = layer.gradients.Rows(x.rows);
     const DeviceMatrix in = i == 0 ? x : layers_[i - 1].outputs.Rows(x.rows);
-    // Another layer's bias got its gradients with the backward of its ReLU, below.
+    // Else another layer's bias got its gradients with the backward of its ReLU, below.
     streams->BackwardWeights(y_gradients, in, parameters_->gradients(layer.weight),
-                             last ? parameters_->gradients(layer.bias) : nullptr, stream);
+                             last || with_weights ? parameters_->gradients(layer.bias) : nullptr, stream);
     if (i > 0) {
+      float* const below = with_weights ? nullptr : parameters_->gradients(layers_[i - 1].bias);
       streams->products()->BackwardThroughRelu(y_gradients, parameters_->matrix(layer.weight), in,
-                                               /*relu_mask=*/nullptr, layers_[i - 1].gradients.Rows(x.rows),
-                                               parameters_->gradients(layers_[i - 1].bias), stream);
-      streams->Queued(parameters_->gradients(layers_[i - 1].bias), stream);
+                                               /*relu_mask=*/nullptr, layers_[i - 1].gradients.Rows(x.rows), below,
+                                               stream);
+      if (!with_weights) streams->Queued(below, stream);
     } else if (x_gradients.data != nullptr) {
       streams->products()->BackwardInput(y_gradients, parameters_->matrix(layer.weight), /*relu_mask=*/nullptr,
                                          /*add=*/false, x_gradients, stream);

@@ -5,6 +5,7 @@
 // toolkit at build time; without one MakeModelGpu says so.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -62,6 +63,11 @@ class ModelGpu {
   // Backward tells `queued` of each parameter, the last layer's first, as soon as its gradients have been queued, so
   // that they can be summed over workers while it goes on. Empty: tells nobody.
   virtual void set_gradients_queued(GradientsQueued queued) = 0;
+
+  // Backward tells `queued` when the gradients of pooled vectors have been queued on its stream, so that what they are
+  // for can be queued on another stream, behind an event, while it goes on. Empty: tells nobody.
+  using SparseGradientsQueued = std::function<void()>;
+  virtual void set_sparse_gradients_queued(SparseGradientsQueued queued) = 0;
 
   DeviceParameters* parameters() { return parameters_.get(); }
 

@@ -13,8 +13,9 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
   ProductsGpu::Options side = options;
   side.multiprocessors = 66;
   streams->side_products_ = ProductsGpu::Make(side, streams->side_);
-  if (!streams->products_.has_value() || !streams->side_products_.has_value()) {
-    return GpuIsOutOfMemory(absl::StrCat("matrix products need ", 2 * kProductsWorkspaceBytes, " bytes to work in"));
+  streams->sums_products_ = ProductsGpu::Make({.precision = options.precision}, streams->sums_);
+  if (!streams->products_.has_value() || !streams->side_products_.has_value() || !streams->sums_products_.has_value()) {
+    return GpuIsOutOfMemory(absl::StrCat("matrix products need ", 3 * kProductsWorkspaceBytes, " bytes to work in"));
   }
   return streams;
 }
@@ -24,7 +25,14 @@ void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const Device
   if (overlap_) {
     fork_.Record(stream);
     side_.WaitFor(fork_);
-    side_products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, side_);
+    const bool apart = b_gradients != nullptr && BiasesApart(x.rows);
+    if (apart) {
+      sums_.WaitFor(fork_);
+      sums_products_->ColumnSums(y_gradients, b_gradients, sums_);
+      summed_.Record(sums_);
+    }
+    side_products_->BackwardWeights(y_gradients, x, w_gradients, apart ? nullptr : b_gradients, side_);
+    if (apart) side_.WaitFor(summed_);
     forked_ = true;
   } else {
     products_->BackwardWeights(y_gradients, x, w_gradients, b_gradients, stream);

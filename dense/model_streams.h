@@ -23,6 +23,8 @@ class ModelStreams {
   ProductsGpu* products() { return &*products_; }
   // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
   void set_overlap(bool overlap) { overlap_ = overlap; }
+  // Whether gradients of biases are best left to BackwardWeights, which then makes them on a third stream.
+  bool BiasesApart(int64_t rows) const { return overlap_ && products_->SumsCost(rows); }
   // Whom to tell of gradients; empty: nobody.
   void set_gradients_queued(GradientsQueued queued) { queued_ = std::move(queued); }
 
@@ -42,7 +44,10 @@ class ModelStreams {
   std::optional<ProductsGpu> products_;
   Stream side_;
   std::optional<ProductsGpu> side_products_;  // Has its own memory to work in.
+  Stream sums_;
+  std::optional<ProductsGpu> sums_products_;  // Of the gradients of biases.
   Event fork_;
+  Event summed_;
   Event join_;
   GradientsQueued queued_;
   bool overlap_ = false;

@@ -12,20 +12,21 @@
 // holds x's tile: the accumulators' owners read it, write the results over it, and the copy engine stores them. Two
 // blocks are resident on a multiprocessor, so that one multiplies while the other stores.
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "base/cuda/launch.cuh"
 #include "dense/device_matrix.h"
-#include "dense/precision.cuh"
 #include "dense/linear_kernels.cuh"
+#include "dense/precision.cuh"
+#include "dense/tile_memory.cuh"
+#include "dense/tile_multiply.cuh"
 
 namespace sparrow {
 
 namespace relu_product {
+
+using namespace tiles;  // NOLINT: what both products are made of.
 
 constexpr int kTile = 128;  // Rows and columns of a block's.
 constexpr int kDepth = 64;  // Of a stage: 128 bytes.
@@ -45,73 +46,6 @@ struct Arguments {
   unsigned* finished;  // [tiles_in_row], 0 between launches.
   float* sums;         // [cols]; nullptr: not wanted.
 };
-
-__device__ inline uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ inline void Wait(uint32_t barrier, uint32_t parity) {
-  uint32_t done = 0;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (done == 0);
-}
-
-__device__ inline void Load(uint32_t to, const CUtensorMap* map, int column, int row, uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-               :
-               : "r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier)
-               : "memory");
-}
-
-__device__ inline void Store(const CUtensorMap* map, int column, int row, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-               :
-               : "l"(map), "r"(column), "r"(row), "r"(from)
-               : "memory");
-}
-
-__device__ inline void NamedBarrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
-}
-
-// A matrix in shared memory with rows of 128 swizzled bytes, as wgmma wants it described. leading: bytes between its
-// pieces of 64 columns where columns are contiguous (for w; else unused). stride: bytes between groups of 8 rows.
-__device__ inline uint64_t Descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
-  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{leading >> 4} << 16 | uint64_t{stride >> 4} << 32 |
-         uint64_t{1} << 62;
-}
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// acc (+)= a b, 64 x 128 x 16: a from rows of k, b from rows of n.
-__device__ inline void Multiply(float (&acc)[64], uint64_t a, uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, 0, 1;\n}"
-      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3]), "+f"(acc[4]), "+f"(acc[5]), "+f"(acc[6]), "+f"(acc[7]),
-        "+f"(acc[8]), "+f"(acc[9]), "+f"(acc[10]), "+f"(acc[11]), "+f"(acc[12]), "+f"(acc[13]), "+f"(acc[14]),
-        "+f"(acc[15]), "+f"(acc[16]), "+f"(acc[17]), "+f"(acc[18]), "+f"(acc[19]), "+f"(acc[20]), "+f"(acc[21]),
-        "+f"(acc[22]), "+f"(acc[23]), "+f"(acc[24]), "+f"(acc[25]), "+f"(acc[26]), "+f"(acc[27]), "+f"(acc[28]),
-        "+f"(acc[29]), "+f"(acc[30]), "+f"(acc[31]), "+f"(acc[32]), "+f"(acc[33]), "+f"(acc[34]), "+f"(acc[35]),
-        "+f"(acc[36]), "+f"(acc[37]), "+f"(acc[38]), "+f"(acc[39]), "+f"(acc[40]), "+f"(acc[41]), "+f"(acc[42]),
-        "+f"(acc[43]), "+f"(acc[44]), "+f"(acc[45]), "+f"(acc[46]), "+f"(acc[47]), "+f"(acc[48]), "+f"(acc[49]),
-        "+f"(acc[50]), "+f"(acc[51]), "+f"(acc[52]), "+f"(acc[53]), "+f"(acc[54]), "+f"(acc[55]), "+f"(acc[56]),
-        "+f"(acc[57]), "+f"(acc[58]), "+f"(acc[59]), "+f"(acc[60]), "+f"(acc[61]), "+f"(acc[62]), "+f"(acc[63])
-      : "l"(a), "l"(b), "r"(accumulate));
-}
-#endif
 
 // Bytes moved: g, x and d once, w once for each row of tiles (from L2). Bound by the tensor cores for out >= 512 or so,
 // by HBM below.
@@ -182,7 +116,7 @@ __global__ void __launch_bounds__(kBlock, 2)
 #pragma unroll
     for (int k = 0; k < kDepth / 16; ++k) {
       // 16 columns of g further: 32 bytes; 16 rows of w: 2048.
-      Multiply(acc, rows + k * (32 >> 4), columns + k * (2048 >> 4), i + k);
+      Multiply<0, 1>(acc, rows + k * (32 >> 4), columns + k * (2048 >> 4), i + k);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
     asm volatile("wgmma.wait_group.sync.aligned 1;" : : : "memory");
@@ -289,43 +223,25 @@ __global__ void __launch_bounds__(kBlock, 2)
 #endif
 }
 
-// How the copy engine sees a matrix: boxes of 64 columns, swizzled, 0 beyond its edges.
-inline CUtensorMap MapOf(const DeviceMatrix& matrix, uint32_t box_rows) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    CHECK_CUDA(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result));
-    CHECK(result == cudaDriverEntryPointSuccess);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.stride) * 2};
-  const cuuint32_t box[] = {64, box_rows};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix.data, sizes, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(status == CUDA_SUCCESS) << "a tensor map of " << matrix.rows << " x " << matrix.cols << " with stride "
-                                << matrix.stride << ": error " << static_cast<int>(status);
-  return map;
-}
-
 }  // namespace relu_product
 
-// Whether this GPU runs it, this program has it for that (without sm_90a among its architectures the kernel is empty,
-// and so is its shared memory), and the sums of this many rows and columns have room.
-inline bool CanReluProduct(int64_t rows, int64_t cols, const SumsRoom& room) {
+// Whether this GPU runs products by wgmma, and this program has them for it (without sm_90a among its architectures the
+// kernel is empty, and so is its shared memory).
+inline bool HasTensorTiles() {
   int device = 0, major = 0, minor = 0;
   CHECK_CUDA(cudaGetDevice(&device));
   CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   CHECK_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
   cudaFuncAttributes kernel = {};
   CHECK_CUDA(cudaFuncGetAttributes(&kernel, relu_product::Kernel));
+  return major == 9 && minor == 0 && kernel.sharedSizeBytes > 0;
+}
+
+// Whether that holds, and the sums of this many rows and columns have room.
+inline bool CanReluProduct(int64_t rows, int64_t cols, const SumsRoom& room) {
   const int64_t row_tiles = (rows + relu_product::kTile - 1) / relu_product::kTile;
   const int64_t column_tiles = (cols + relu_product::kTile - 1) / relu_product::kTile;
-  return major == 9 && minor == 0 && kernel.sharedSizeBytes > 0 && column_tiles <= SumsRoom::kStripesMax &&
+  return HasTensorTiles() && column_tiles <= SumsRoom::kStripesMax &&
          row_tiles * column_tiles * relu_product::kTile <= room.partials_max && row_tiles * column_tiles <= INT32_MAX;
 }
 

@@ -150,7 +150,8 @@ TEST(Tidy, EachFileThatLaunchesKernelsStatesTheirCost) {
     const std::string folder = FolderOf(path);
     if (!path.ends_with(".cu") || (folder != "dense" && folder != "embedding")) continue;
     const bool launches =
-        text.find("  Launch(") != std::string::npos || text.find("LaunchGradients") != std::string::npos;
+        text.find("  Launch(") != std::string::npos || text.find("LaunchGradients") != std::string::npos ||
+        text.find("LaunchEarly(") != std::string::npos || text.find("LaunchWith(") != std::string::npos;
     EXPECT_TRUE(!launches || text.find("const Operation operation(") != std::string::npos) << path;
   }
 }

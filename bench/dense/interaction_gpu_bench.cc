@@ -80,13 +80,16 @@ class Bench {
     Measure(
         "interaction backward, " + name, n, 2 * vectors + outputs,
         [&] {
-          InteractionBackwardGpu(shape, precision, bottom.view, sparse.view, out.view, true, bottom_gradients.view,
-                                 sparse_gradients.view, stream_);
+          InteractionBackwardGpu(shape, precision, bottom.view, sparse.view, VectorsReady::kNo, out.view, true,
+                                 bottom_gradients.view, sparse_gradients.view, stream_);
         },
         precision, sparse_gradients);
     Measure(
         "interaction forward, " + name, n, vectors + outputs,
-        [&] { InteractionForwardGpu(shape, precision, bottom.view, sparse.view, out.view, stream_); }, precision, out);
+        [&] {
+          InteractionForwardGpu(shape, precision, bottom.view, sparse.view, VectorsReady::kNo, out.view, stream_);
+        },
+        precision, out);
 
     std::vector<uint32_t> slots(kFeatures * n);
     for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<uint32_t>(RandomBits(2, i) % kRecords);
@@ -97,7 +100,10 @@ class Bench {
     const int64_t read = kFeatures * (dim * 4 + 4) + dim * size;
     Measure(
         "gather and interaction forward, " + name, n, read + kFeatures * dim * size + outputs,
-        [&] { InteractionForwardGatheredGpu(shape, precision, bottom.view, gathered, sparse.view, out.view, stream_); },
+        [&] {
+          InteractionForwardGatheredGpu(shape, precision, bottom.view, gathered, sparse.view, VectorsReady::kNo,
+                                        out.view, stream_);
+        },
         precision, out);
   }
 

@@ -28,7 +28,7 @@ inline constexpr KernelFamily kKernelFamilies[] = {
     {"cross", "DCN V2's element-wise cross, 65,536 x 3,456: forward, backward"},
     {"last-layer", "the last layer of 256 and of more, alone and with loss and gradients, batch 65,536"},
     {"totals", "loss and samples of a step, as workers sum them"},
-    {"products", "a layer 1,024 x 1,024 in each precision: forward, input and weights backward; sums beside products"},
+    {"products", "a layer 1,024 x 1,024 in each precision: forward, input and weights backward; small batches"},
     {"bags", "pooling in 26 tables, one-hot at batch 65,536 and DLRM-DCNv2's bags at 8,192"},
     {"group", "look-ups sorted by row, 26 x 65,536; bags with weights and means"},
     {"update", "sparse backward with each optimizer, 26 x 65,536 look-ups of dimension 128"},

@@ -43,13 +43,16 @@ void MeasureShape(const Shape& s, bool tensor_cores, bool gather, KernelBench* b
   measure(CallOf(tensor_cores ? "InteractionBackwardKernel" : "InteractionBackwardAnyKernel",
                  "interaction_backward" + of, s.precision, sparse_gradients, 2 * vectors + outputs,
                  [&] {
-                   InteractionBackwardGpu(shape, s.precision, bottom.view, sparse.view, out.view, true,
-                                          bottom_gradients.view, sparse_gradients.view, stream);
+                   InteractionBackwardGpu(shape, s.precision, bottom.view, sparse.view, VectorsReady::kNo, out.view,
+                                          true, bottom_gradients.view, sparse_gradients.view, stream);
                  }),
           2 * flops);
   measure(CallOf(tensor_cores ? "InteractionForwardKernel" : "InteractionForwardAnyKernel", "interaction_forward" + of,
                  s.precision, out, vectors + outputs,
-                 [&] { InteractionForwardGpu(shape, s.precision, bottom.view, sparse.view, out.view, stream); }),
+                 [&] {
+                   InteractionForwardGpu(shape, s.precision, bottom.view, sparse.view, VectorsReady::kNo, out.view,
+                                         stream);
+                 }),
           flops);
   if (!gather) return;
   const size_t record_bytes = static_cast<size_t>(s.dim) * 4 + 128;
@@ -65,8 +68,8 @@ void MeasureShape(const Shape& s, bool tensor_cores, bool gather, KernelBench* b
                  "interaction_forward_gathered" + of, s.precision, out,
                  read + size * static_cast<double>(features * s.dim) + outputs,
                  [&] {
-                   InteractionForwardGatheredGpu(shape, s.precision, bottom.view, gathered, sparse.view, out.view,
-                                                 stream);
+                   InteractionForwardGatheredGpu(shape, s.precision, bottom.view, gathered, sparse.view,
+                                                 VectorsReady::kNo, out.view, stream);
                  }),
           flops);
 }

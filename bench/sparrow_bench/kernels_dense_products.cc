@@ -84,12 +84,61 @@ void MeasureApart(Precision precision, int64_t batch, KernelBench* bench) {
   bench->Measure(call);
 }
 
+// A layer of width x width on a small batch, in bfloat16, by products of our own. Alone: what they gain in a chain, by
+// beginning before the kernel before has ended, is not seen here.
+void MeasureSmall(int64_t batch, int64_t width, KernelBench* bench) {
+  const double size = static_cast<double>(ElementBytes(kBf16));
+  const double elements = static_cast<double>(batch * width), weights = static_cast<double>(width * width);
+  const Stream& stream = bench->stream();
+  RandomMatrices random(stream);
+  ProductsGpu products = MakeProducts({.precision = kBf16, .small_rows_max = batch}, stream);
+  const OwnedMatrix x = random.Make(kBf16, batch, width), w = random.Make(kBf16, width, width);
+  const OwnedMatrix b = random.Make(kBf16, 1, width), y = random.Make(kBf16, batch, width);
+  const OwnedMatrix y_gradients = random.Make(kBf16, batch, width), x_gradients = random.Make(kBf16, batch, width);
+  const auto measure = [&](const char* name, const OwnedMatrix& result, double bytes,
+                           const std::function<void()>& run) {
+    run();  // Chooses.
+    KernelCall call = CallOf("tile_product::Kernel", name, kBf16, result, 0, run);
+    call.bytes = bytes;
+    call.flops = 2 * elements * static_cast<double>(width);
+    call.flops_per_second = kBfloat16ProductFlops;
+    bench->Measure(call);
+  };
+  measure("product_forward_small", y, size * (2 * elements + weights),
+          [&] { products.Forward(x.view, w.view, b.view.data, true, y.view, nullptr, stream); });
+  measure("product_backward_input_small", x_gradients, size * (2 * elements + weights),
+          [&] { products.BackwardInput(y_gradients.view, w.view, nullptr, false, x_gradients.view, stream); });
+  measure("product_backward_through_relu_small", x_gradients, size * (3 * elements + weights), [&] {
+    products.BackwardThroughRelu(y_gradients.view, w.view, x.view, nullptr, x_gradients.view, nullptr, stream);
+  });
+}
+
+// What computes a product that the library does not have.
+void MeasurePlain(Precision precision, int64_t batch, KernelBench* bench) {
+  const double size = static_cast<double>(ElementBytes(precision));
+  const double elements = static_cast<double>(batch * kWidth), weights = static_cast<double>(kWidth * kWidth);
+  const Stream& stream = bench->stream();
+  RandomMatrices random(stream);
+  ProductsGpu products = MakeProducts({.precision = precision, .library = false}, stream);
+  const OwnedMatrix x = random.Make(precision, batch, kWidth), w = random.Make(precision, kWidth, kWidth);
+  const OwnedMatrix y = random.Make(precision, batch, kWidth);
+  const auto run = [&] { products.Forward(x.view, w.view, nullptr, false, y.view, nullptr, stream); };
+  run();  // Chooses.
+  KernelCall call = CallOf("PlainProductKernel", "product_forward_without_library", precision, y, 0, run);
+  call.bytes = size * (2 * elements + weights);
+  call.flops = 2 * elements * static_cast<double>(kWidth);
+  call.flops_per_second = FlopsPerSecond(precision);
+  bench->Measure(call);
+}
+
 }  // namespace
 
 void MeasureProducts(KernelBench* bench) {
   MeasureLayer(kBf16, kBatch, bench);
   for (const Precision precision : {kFp16, Precision::kTf32, kFp32}) MeasureLayer(precision, kBatch / 4, bench);
   MeasureApart(kBf16, kBatch, bench);
+  for (const int64_t width : {1024, 512}) MeasureSmall(2048, width, bench);  // Wide and narrow tiles.
+  for (const Precision precision : {kBf16, kFp32}) MeasurePlain(precision, 2048, bench);
 }
 
 }  // namespace sparrow::bench

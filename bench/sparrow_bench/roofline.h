@@ -32,7 +32,7 @@ struct RooflineRow {
   bool known = true;      // False: a kernel that no operation claims.
   size_t launches = 0;    // Kernels, copies and fills, of a step.
   double begin_us = 0;    // From the step's begin.
-  double us = 0;          // Of its launches together.
+  double us = 0;  // Of its launches together. Those that begin early (base/cuda/launch_early.cuh) wait meanwhile.
   double bytes = 0;
   double flops = 0;
   RooflineBound bound = RooflineBound::kNone;  // The one that takes longest:

@@ -7,11 +7,11 @@
 // tables, of at most --rows-max rows each, and its bags, 214 look-ups a sample.
 //
 // A step is a CUDA graph: the look-ups are sorted by row on a side stream beside the forward ("beside"; "in line":
-// behind the backward, on the main stream), the rows are pooled by the interaction itself ("fused") or by a kernel
-// before ("pooled"), and the dense optimizer runs beside the sparse one. With a row cache all rows lie in it, at a load
-// factor of 0.6, and the names of a batch are looked up and its rows marked as changed: every look-up's ("each") or, of
-// a batch whose names were made unique on the GPU, each row's once ("unique"); in front of the forward ("in line") or
-// on a stream beside it, for the batch that follows ("ahead").
+// behind the interaction's backward), the rows are pooled by the interaction itself ("fused") or by a kernel before
+// ("pooled"), and are updated on the side stream as soon as their gradients are there, while the bottom's backward goes
+// on. With a row cache all rows lie in it, at a load factor of 0.6, and the names of a batch are looked up and its rows
+// marked as changed: every look-up's ("each") or, of a batch whose names were made unique on the GPU, each row's once
+// ("unique"); in front of the forward ("in line") or on a stream beside it, for the batch that follows ("ahead").
 //
 // Varies: batch size, ids (uniform, Zipf 1.05 in each table), optimizer. Ten steps follow each other between two
 // events, as in training; of 30 such runs the median. The floor is what the products take at 787 TFLOP/s (the best
@@ -334,7 +334,6 @@ class Bench {
     started_.Record(stream_);
     side_.WaitFor(started_);
     if (v.group_beside) GroupLookupsGpu(bags, grouping.size, grouping.workspace, side_);
-    grouped_.Record(side_);
     if (v.find_ahead) {
       ahead_.WaitFor(started_);
       QueueFind(v.find, (step + 1) % kStepBatches, step, lookups, ahead_);
@@ -347,18 +346,19 @@ class Bench {
     if (v.source == Source::kPooled) {
       BagsForwardGpu(bags, records_->Rows(), model->Pooled(model->model()->sparse(model->rows())), stream_);
     }
+    model->model()->set_sparse_gradients_queued([&] {
+      sparse_ready_.Record(stream_);
+      side_.WaitFor(sparse_ready_);
+      if (!v.group_beside) GroupLookupsGpu(bags, grouping.size, grouping.workspace, side_);
+      SparseUpdateGpu(bags, grouping.size, model->Pooled(model->model()->sparse_gradients(model->rows())),
+                      v.optimizers.sparse, sparse_step_->data(), *records_, refused_.data(), grouping.workspace, side_);
+      rows_updated_.Record(side_);
+    });
     model->model()->ForwardLoss(batch, stream_);
     model->model()->Backward(batch, stream_);
-
-    went_back_.Record(stream_);
-    side_.WaitFor(went_back_);
-    model->UpdateDense(side_);
-    dense_updated_.Record(side_);
-    stream_.WaitFor(grouped_);
-    if (!v.group_beside) GroupLookupsGpu(bags, grouping.size, grouping.workspace, stream_);
-    SparseUpdateGpu(bags, grouping.size, model->Pooled(model->model()->sparse_gradients(model->rows())),
-                    v.optimizers.sparse, sparse_step_->data(), *records_, refused_.data(), grouping.workspace, stream_);
-    stream_.WaitFor(dense_updated_);
+    model->model()->set_sparse_gradients_queued(nullptr);
+    model->UpdateDense(stream_);
+    stream_.WaitFor(rows_updated_);
     if (v.find_ahead) stream_.WaitFor(found_);
   }
 
@@ -438,9 +438,9 @@ class Bench {
 
   const Flags flags_;
   const Stream stream_;
-  const Stream side_;   // Of the sort and the dense optimizer.
+  const Stream side_;   // Of the sort and the rows' optimizer.
   const Stream ahead_;  // Of the next batch's find.
-  Event started_, grouped_, found_, went_back_, dense_updated_;
+  Event started_, found_, sparse_ready_, rows_updated_;
   DeviceBuffer<char> flush_;
   double copy_rate_ = 0;
   std::map<int64_t, std::unique_ptr<StepModel>> models_;

@@ -236,7 +236,8 @@ void StepModel::UpdateDense(const Stream& stream) {
                     .gradients = parameters->gradients(),
                     .copy_type = WeightCopy::kBfloat16,
                     .copy = parameters->copy(),
-                    .options = options_.data()},
+                    .options = options_.data(),
+                    .weights_ready = true},
                    stream);
 }
 

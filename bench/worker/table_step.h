@@ -1,8 +1,9 @@
 #ifndef SPARROW_BENCH_WORKER_TABLE_STEP_H_
 #define SPARROW_BENCH_WORKER_TABLE_STEP_H_
 
-// A training step of one of MLPerf's shapes with all tables in GPU memory, put together as gpu_step_bench.cc has found
-// fastest: look-ups are sorted on a side stream beside the forward, the dense optimizer runs beside the sparse one.
+// A training step of one of MLPerf's shapes with all tables in GPU memory: look-ups are sorted on a side stream beside
+// the forward, the dense optimizer runs beside the sparse one. (gpu_step_bench.cc's rows are updated sooner, beside the
+// bottom's backward.)
 
 #include <cstdint>
 #include <optional>

@@ -116,15 +116,15 @@ void ExpectTwinsAgree(const InteractionShape& shape, Precision precision, int64_
   const OnDevice d(c, shape, precision, n, gap, stream);
   const DeviceMatrix bottom = shape.bottom_cols > 0 ? d.bottom.view() : DeviceMatrix{};
 
-  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), d.out.view(), stream);
+  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), VectorsReady::kNo, d.out.view(), stream);
   const std::vector<char> out = d.out.Bytes(stream);
   ExpectNear(d.out.Values(stream, d.out_cols), c.Forward(false), c.Forward(true), precision, "output");
-  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), d.out.view(), stream);
+  InteractionForwardGpu(shape, precision, bottom, d.sparse.view(), VectorsReady::kNo, d.out.view(), stream);
   EXPECT_EQ(d.out.Bytes(stream), out) << "two runs must agree bit for bit";
 
   for (const bool relu : {true, false}) {
     const auto backward = [&] {
-      InteractionBackwardGpu(shape, precision, bottom, d.sparse.view(), d.out_gradients.view(), relu,
+      InteractionBackwardGpu(shape, precision, bottom, d.sparse.view(), VectorsReady::kNo, d.out_gradients.view(), relu,
                              shape.bottom_cols > 0 ? d.bottom_gradients.view() : DeviceMatrix{},
                              d.sparse_gradients.view(), stream);
     };
@@ -176,7 +176,8 @@ TEST_P(InteractionGpu, GatheredEqualsGatherAndThenForwardBitForBit) {
     const OnDevice d(c, shape, precision, n, gap, stream);
     const GpuMatrix sparse(precision, n, c.sparse_cols(), d.sparse.view().stride, stream);
     const DeviceMatrix bottom_view = bottom ? d.bottom.view() : DeviceMatrix{};
-    InteractionForwardGatheredGpu(shape, precision, bottom_view, gathered, sparse.view(), d.out.view(), stream);
+    InteractionForwardGatheredGpu(shape, precision, bottom_view, gathered, sparse.view(), VectorsReady::kNo,
+                                  d.out.view(), stream);
 
     std::vector<float> expected(n * c.sparse_cols());
     for (int64_t i = 0; i < n; ++i) {
@@ -187,7 +188,7 @@ TEST_P(InteractionGpu, GatheredEqualsGatherAndThenForwardBitForBit) {
     ASSERT_EQ(sparse.Values(stream), Rounded(precision, expected));
     const std::vector<char> out = d.out.Bytes(stream);
     const GpuMatrix again(precision, n, shape.outputs(), d.out.view().stride, stream);
-    InteractionForwardGpu(shape, precision, bottom_view, sparse.view(), again.view(), stream);
+    InteractionForwardGpu(shape, precision, bottom_view, sparse.view(), VectorsReady::kNo, again.view(), stream);
     ASSERT_EQ(again.Bytes(stream), out);
   }
 }
@@ -233,13 +234,15 @@ TEST_F(InteractionGpuOnce, SamplesOfALargeBatchEqualThoseOfASmallOne) {
     const RepeatedRows bottom(few.bottom, kMany, stream), sparse(few.sparse, kMany, stream);
     const RepeatedRows out(few.out, kMany, stream), out_gradients(few.out_gradients, kMany, stream);
     const RepeatedRows by_bottom(few.bottom_gradients, kMany, stream), by_sparse(few.sparse_gradients, kMany, stream);
-    InteractionForwardGpu(shape, precision, few.bottom.view(), few.sparse.view(), few.out.view(), stream);
-    InteractionForwardGpu(shape, precision, bottom.view(), sparse.view(), out.view(), stream);
+    InteractionForwardGpu(shape, precision, few.bottom.view(), few.sparse.view(), VectorsReady::kNo, few.out.view(),
+                          stream);
+    InteractionForwardGpu(shape, precision, bottom.view(), sparse.view(), VectorsReady::kNo, out.view(), stream);
     EXPECT_TRUE(out.Repeats(few.out, stream));
-    InteractionBackwardGpu(shape, precision, few.bottom.view(), few.sparse.view(), few.out_gradients.view(), true,
-                           few.bottom_gradients.view(), few.sparse_gradients.view(), stream);
-    InteractionBackwardGpu(shape, precision, bottom.view(), sparse.view(), out_gradients.view(), true, by_bottom.view(),
-                           by_sparse.view(), stream);
+    InteractionBackwardGpu(shape, precision, few.bottom.view(), few.sparse.view(), VectorsReady::kNo,
+                           few.out_gradients.view(), true, few.bottom_gradients.view(), few.sparse_gradients.view(),
+                           stream);
+    InteractionBackwardGpu(shape, precision, bottom.view(), sparse.view(), VectorsReady::kNo, out_gradients.view(),
+                           true, by_bottom.view(), by_sparse.view(), stream);
     EXPECT_TRUE(by_bottom.Repeats(few.bottom_gradients, stream));
     EXPECT_TRUE(by_sparse.Repeats(few.sparse_gradients, stream));
 
@@ -256,7 +259,7 @@ TEST_F(InteractionGpuOnce, SamplesOfALargeBatchEqualThoseOfASmallOne) {
       const auto device_slots = Upload(slots, stream);
       InteractionForwardGatheredGpu(shape, precision, bottom_of.view(),
                                     {reinterpret_cast<const char*>(records.data()), slot_bytes, device_slots.data()},
-                                    sparse_of.view(), out_of.view(), stream);
+                                    sparse_of.view(), VectorsReady::kNo, out_of.view(), stream);
       stream.Synchronize();
     };
     gather(few.out, few.bottom, few.sparse, few.out);
@@ -281,9 +284,9 @@ TEST_F(InteractionGpuOnce, NanStaysInItsSample) {
     const uint32_t nan = ElementBytes(precision) == 4 ? 0x7fc00000 : 0x7fc07fc0;
     char* const row = static_cast<char*>(d.sparse.view().data) + bad * d.sparse.view().stride * ElementBytes(precision);
     internal::CopyToDevice(row, &nan, sizeof(nan), stream);
-    InteractionForwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), d.out.view(), stream);
-    InteractionBackwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), d.out_gradients.view(), false,
-                           d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
+    InteractionForwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), VectorsReady::kNo, d.out.view(), stream);
+    InteractionBackwardGpu(shape, precision, d.bottom.view(), d.sparse.view(), VectorsReady::kNo,
+                           d.out_gradients.view(), false, d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
     const std::vector<float> out = d.out.Values(stream, d.out_cols), gradients = d.sparse_gradients.Values(stream);
     for (int64_t i = 0; i < n; ++i) {
       EXPECT_EQ(std::isnan(out[i * shape.outputs() + shape.dim]), i == bad) << i;  // The pair (1, 0).
@@ -298,9 +301,10 @@ TEST_F(InteractionGpuOnce, AGraphReplaysThem) {
   const Case c(shape, Precision::kBfloat16, 33);
   const OnDevice d(c, shape, Precision::kBfloat16, 33, 0, stream);
   const Graph graph(stream, [&] {
-    InteractionForwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), d.out.view(), stream);
-    InteractionBackwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), d.out_gradients.view(), true,
-                           d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
+    InteractionForwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), VectorsReady::kNo,
+                          d.out.view(), stream);
+    InteractionBackwardGpu(shape, Precision::kBfloat16, d.bottom.view(), d.sparse.view(), VectorsReady::kNo,
+                           d.out_gradients.view(), true, d.bottom_gradients.view(), d.sparse_gradients.view(), stream);
   });
   graph.Replay(stream);
   ExpectNear(d.out.Values(stream, d.out_cols), c.Forward(false), c.Forward(true), Precision::kBfloat16, "output");
