@@ -124,7 +124,8 @@ absl::StatusOr<std::unique_ptr<ModelGpu>> MakeDlrmGpu(const v1::Dlrm& config, co
                                                       const ModelGpu::Options& options, const Stream& stream) {
   const bool bottom_relu = config.bottom_output() != v1::Dlrm::LINEAR;
   ASSIGN_OR_RETURN(const InteractionShape interaction, ShapeOfInteraction(config, shape));
-  // A pass begins with a cast or the interaction, which are not launched early.
+  // A pass begins with a cast, which is not launched early, or with the interaction, which waits for the kernel before
+  // it lets the next one begin.
   ASSIGN_OR_RETURN(std::unique_ptr<ModelStreams> streams, ModelStreams::Make({.precision = options.precision,
                                                                               .deterministic = options.deterministic,
                                                                               .plan_file = options.plan_file,

@@ -166,8 +166,10 @@ class GpuBatchTrainer final : public BatchTrainer {
       ASSIGN_OR_RETURN(scored_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
     }
     RETURN_IF_ERROR(scored_->Load(prepared, BucketOf(prepared.batch.rows), stream_));
+    RETURN_IF_ERROR(scored_->MakeRoomForRows());
     scored_->FillRows(prepared);
     scored_->UploadRows();
+    if (!std::exchange(has_scored_, true)) RETURN_IF_ERROR(CheckGpuRoom("an evaluation"));
     Pool(*scored_, scored_->input());
     model_->Forward(ModelBatch(scored_->input()), stream_);
     logits_.Fetch(prepared.batch.rows, stream_);
@@ -176,11 +178,17 @@ class GpuBatchTrainer final : public BatchTrainer {
   }
 
   absl::Status Load(const PreparedBatch& prepared) override {
+    // While GPUs sum, what waits for all of this one's work may wait for ever: such a load is left to Start.
+    load_late_ = reducer_ != nullptr && !batch_->HasRoom(prepared);
+    if (load_late_) return absl::OkStatus();
     return batch_->Load(prepared, BucketOf(prepared.batch.rows), copies_);
   }
 
   absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
     if (OperationListener* const listener = OperationListenerNow(); listener != nullptr) listener->StepBegins();
+    if (std::exchange(load_late_, false)) {
+      RETURN_IF_ERROR(batch_->Load(prepared, BucketOf(prepared.batch.rows), copies_));
+    }
     const DeviceBatch::Input& input = batch_->input();
     step_ = {.step = prepared.batch.step, .samples = prepared.batch.rows, .input = &input};
     gradients_scale_ = loss_scale_now_;
@@ -192,6 +200,7 @@ class GpuBatchTrainer final : public BatchTrainer {
     if (holds_rows_) SetControl(prepared.batch.step, prepared.batch.rows, learning_rate_factor);
     loaded_.Record(stream_);
     RETURN_IF_ERROR(Run(&forward_graphs_, input, "a forward pass", [&] {
+      if (scales_loss()) internal::FillDevice(&outcome()->overflows, 0, sizeof(uint64_t), stream_);
       fork_.Record(stream_);
       beside_.WaitFor(fork_);
       GroupLookups(input);
@@ -202,7 +211,6 @@ class GpuBatchTrainer final : public BatchTrainer {
     }));
     forward_.Record(stream_);
     RETURN_IF_ERROR(Run(&backward_graphs_, input, "a backward pass", [&] {
-      if (scales_loss()) internal::FillDevice(&outcome()->overflows, 0, sizeof(uint64_t), stream_);
       if (reducer_ != nullptr) {
         reducer_->Backward(ModelBatch(input));
       } else {
@@ -378,7 +386,7 @@ class GpuBatchTrainer final : public BatchTrainer {
 
   void Pool(DeviceBatch& batch, const DeviceBatch::Input& input) {
     for (size_t g = 0; g < batch.groups().size(); ++g) {
-      BagsForwardGpu(batch.Bags(g, input), batch.Rows(g, input), Pooled(batch.groups()[g], model_->sparse(input.rows)),
+      BagsForwardGpu(batch.Bags(g, input), batch.Rows(g), Pooled(batch.groups()[g], model_->sparse(input.rows)),
                      stream_);
     }
   }
@@ -508,6 +516,8 @@ class GpuBatchTrainer final : public BatchTrainer {
   std::vector<SparseOptimizer> optimizers_;  // [groups] of rows that this worker holds
   std::unique_ptr<DeviceBatch> batch_;       // Of training,
   std::unique_ptr<DeviceBatch> scored_;      // and of evaluation; null before the first.
+  bool has_scored_ = false;
+  bool load_late_ = false;  // Start loads the batch.
   struct {
     uint64_t step = 0;
     uint64_t samples = 0;

@@ -165,8 +165,23 @@ absl::Status DeviceBatch::MakeRoomForLookups(const PreparedBatch& prepared, cons
     }
     lookups->base.push_back(static_cast<uint32_t>(end));
   }
-  return Grow(size_t{lookups->base.back()} * group.padded_dim, SIZE_MAX, "the rows of a batch", &lookups->rows,
-              &generation_);
+  return absl::OkStatus();
+}
+
+bool DeviceBatch::HasRoom(const PreparedBatch& prepared) const {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Lookups& lookups = inputs_[1 - last_].groups[g];
+    const size_t room = lookups.index.device.size();
+    size_t count = 0;
+    bool weighted = lookups.weights.device.size() > 0;
+    for (const uint32_t f : groups_[g].features) {
+      count += prepared.batch.features[f].ids.size();
+      weighted = weighted || !prepared.batch.features[f].weights.empty();
+    }
+    if (count > room || (weighted && lookups.weights.device.size() < room)) return false;
+    if (groups_[g].records.has_value() && lookups.keys.device.size() < room) return false;
+  }
+  return true;
 }
 
 void DeviceBatch::LoadLookups(const PreparedBatch& prepared, int64_t rows, const Group& group, Lookups* lookups,
@@ -214,12 +229,23 @@ void DeviceBatch::LoadLookups(const PreparedBatch& prepared, int64_t rows, const
   if (weighted) lookups->weights.Upload(first, copies);
 }
 
+absl::Status DeviceBatch::MakeRoomForRows() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    if (group.records.has_value()) continue;
+    RETURN_IF_ERROR(Grow(size_t{input().groups[g].base.back()} * group.padded_dim, SIZE_MAX, "the rows of a batch",
+                         &group.rows, &generation_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DeviceBatch::MakeRoom(bool with_sums) {
+  RETURN_IF_ERROR(MakeRoomForRows());
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     const Lookups& lookups = input().groups[g];
     const size_t room = lookups.index.device.size();
-    const size_t slots = group.records.has_value() ? group.size.slots : lookups.rows.device.size() / group.padded_dim;
+    const size_t slots = group.records.has_value() ? group.size.slots : group.rows.device.size() / group.padded_dim;
     if (group.workspace.size() == 0 || room > group.size.lookups || slots > group.size.slots) {
       group.size.lookups = std::max(group.size.lookups, static_cast<uint32_t>(room));
       group.size.slots = std::max(group.size.slots, static_cast<uint32_t>(slots));
@@ -237,11 +263,11 @@ absl::Status DeviceBatch::MakeRoom(bool with_sums) {
 
 void DeviceBatch::FillRows(const PreparedBatch& prepared) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const Group& group = groups_[g];
-    Lookups& lookups = input().groups[g];
+    Group& group = groups_[g];
+    const Lookups& lookups = input().groups[g];
     for (size_t i = 0; !group.records.has_value() && i < group.tables.size(); ++i) {
       const std::span<const float> from = prepared.rows[group.tables[i]];
-      float* const to = lookups.rows.host.data() + size_t{lookups.base[i]} * group.padded_dim;
+      float* const to = group.rows.host.data() + size_t{lookups.base[i]} * group.padded_dim;
       ParallelFor(lookups.base[i + 1] - lookups.base[i], kGrainRows, [&](int64_t begin, int64_t end) {
         if (group.padded_dim == group.dim) {
           std::memcpy(to + begin * group.dim, from.data() + begin * group.dim,
@@ -258,9 +284,9 @@ void DeviceBatch::FillRows(const PreparedBatch& prepared) {
 
 void DeviceBatch::UploadRows() {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    Lookups& lookups = input().groups[g];
-    if (!groups_[g].records.has_value())
-      lookups.rows.Upload(size_t{lookups.base.back()} * groups_[g].padded_dim, stream_);
+    Group& group = groups_[g];
+    if (group.records.has_value()) continue;
+    group.rows.Upload(size_t{input().groups[g].base.back()} * group.padded_dim, stream_);
   }
 }
 
@@ -275,10 +301,10 @@ DeviceBags DeviceBatch::Bags(size_t g, const Input& input) const {
           .samples = static_cast<uint32_t>(input.rows)};
 }
 
-DeviceRows DeviceBatch::Rows(size_t g, const Input& input) const {
+DeviceRows DeviceBatch::Rows(size_t g) const {
   const Group& group = groups_[g];
   if (group.records.has_value()) return group.records->Rows();
-  return {.data = reinterpret_cast<const char*>(input.groups[g].rows.device.data()),
+  return {.data = reinterpret_cast<const char*>(group.rows.device.data()),
           .slot_bytes = group.padded_dim * sizeof(float),
           .dim = group.dim};
 }

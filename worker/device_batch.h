@@ -31,7 +31,7 @@ class DeviceBatch {
   // or records somewhere else, which look-ups find by slots (DeviceBatch::Place).
   struct Group {
     uint32_t dim = 0;
-    uint32_t padded_dim = 0;  // Floats from one row to the next in Lookups::rows: a multiple of 4.
+    uint32_t padded_dim = 0;  // Floats from one row to the next in `rows`: a multiple of 4.
     std::vector<uint32_t> tables;
     std::vector<uint32_t> features;
     bool columns_divide_by_4 = false;
@@ -40,7 +40,9 @@ class DeviceBatch {
     Mirror<uint8_t> mean = Mirror<uint8_t>::Empty();        // [features]
     Mirror<uint32_t> table_of = Mirror<uint32_t>::Empty();  // [features]
     std::optional<DeviceRecords> records;                   // Where rows are placed, if they are.
-    Mirror<float> sums = Mirror<float>::Empty();            // [size.slots, dim]: the gradients of rows
+    // Of the batch in work:
+    Mirror<float> rows = Mirror<float>::Empty();  // [unique, padded_dim], unless they are placed
+    Mirror<float> sums = Mirror<float>::Empty();  // [size.slots, dim]: the gradients of rows
     DeviceBuffer<char> workspace = *DeviceBuffer<char>::Allocate(0);
     SparseUpdateSize size;  // For as many look-ups and rows as there is room for.
 
@@ -55,7 +57,6 @@ class DeviceBatch {
     Mirror<Key> keys = Mirror<Key>::Empty();               // [count], of placed rows.
     Mirror<uint32_t> index = Mirror<uint32_t>::Empty();    // [count]: slots. Those of placed rows are not copied.
     Mirror<float> weights = Mirror<float>::Empty();        // [count], if a feature has weights
-    Mirror<float> rows = Mirror<float>::Empty();           // [unique, padded_dim], unless they are placed
   };
 
   // One batch. What lies behind its own rows counts for nothing: empty bags, dense inputs of 0.
@@ -85,13 +86,16 @@ class DeviceBatch {
   // Input::loaded is its end. REQUIRES: prepared.batch.rows <= rows <= rows_max; whatever reads what that input held is
   // over.
   absl::Status Load(const PreparedBatch& prepared, int64_t rows, const Stream& copies);
+  // Whether Load of this batch would allocate nothing. (What frees memory waits for all that the GPU has to do.)
+  bool HasRoom(const PreparedBatch& prepared) const;
   // The one that was loaded last.
   Input& input() { return inputs_[last_]; }
 
   // Makes ready what batches share, once no other one is in work: room for the input loaded last.
   absl::Status MakeRoom(bool with_sums);
+  absl::Status MakeRoomForRows();  // A part of it, which is enough for a batch without a backward.
   // Copies the rows of the batch, unless they are placed, to pinned memory; UploadRows queues their way to the GPU.
-  // REQUIRES: the batch was loaded last; MakeRoom.
+  // REQUIRES: the batch was loaded last; MakeRoomForRows.
   void FillRows(const PreparedBatch& prepared);
   void UploadRows();
 
@@ -99,7 +103,7 @@ class DeviceBatch {
   uint64_t generation() const { return generation_; }
   std::vector<Group>& groups() { return groups_; }
   DeviceBags Bags(size_t group, const Input& input) const;
-  DeviceRows Rows(size_t group, const Input& input) const;
+  DeviceRows Rows(size_t group) const;
 
   // Queues the copies of the groups' sums to the host.
   void FetchSums();

@@ -14,6 +14,7 @@ namespace {
 // Of a piece: long enough for a thread to wake up for, short enough for the second-level cache.
 constexpr size_t kPieceBytes = 1 << 17;
 constexpr size_t kPiecesOfThread = 8;
+constexpr size_t kBytesMax = 16 << 20;  // Of all pieces, but for the last line.
 // Fewer lines are parsed sooner than threads wake up.
 constexpr uint64_t kLinesMin = 256;
 
@@ -117,11 +118,13 @@ absl::StatusOr<uint64_t> TextSource::ReadPieces(uint64_t n, BatchBuilder* out, B
   uint64_t lines = 0;
   const auto take = [&] {
     size_t count = 0;
-    for (uint64_t left = n; left > 0 && count < pieces_.size(); ++count) {
+    size_t bytes = 0;  // Lines may be so long that all pieces together would be too much.
+    for (uint64_t left = n; left > 0 && count < pieces_.size() && bytes < kBytesMax; ++count) {
       const uint64_t got = lines_->Take(left, kPieceBytes, &pieces_[count]->lines);
       if (got == 0) break;
       left -= got;
       lines += got;
+      bytes += pieces_[count]->lines.size;
       absl::MutexLock lock(&mu);
       taken = count + 1;
     }
