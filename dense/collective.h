@@ -54,7 +54,8 @@ struct GlooOptions {
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration timeout = absl::Minutes(10);  // Of one operation: how far apart members may be.
 };
-// A group over TCP by Gloo, which meets through `store` (needed only during this call).
+// A group over TCP by Gloo, which meets through `store` (needed only during this call). From now on the process ignores
+// SIGPIPE, unless it handles it.
 absl::StatusOr<std::unique_ptr<Collective>> MakeGlooCollective(const GlooOptions& options, RendezvousStore* store);
 
 }  // namespace sparrow

@@ -10,6 +10,7 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <netdb.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -187,6 +188,9 @@ class GlooCollective final : public Collective {
 absl::StatusOr<std::unique_ptr<Collective>> MakeGlooCollective(const GlooOptions& options, RendezvousStore* store) {
   CHECK_LT(options.rank, options.size);
   if (options.size == 1) return MakeLocalCollective();
+  // Gloo writes to sockets whose other end may have gone: that is an error of the call, and not the process's end.
+  struct sigaction action;
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
   const std::string who = absl::StrCat("rank ", options.rank, " of ", options.size, " at host \"", options.host, "\"");
   RETURN_IF_ERROR(Annotate(CheckHost(options.host), absl::StrCat(who, " could not join the group of workers")));
   try {

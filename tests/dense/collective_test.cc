@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <functional>
 #include <thread>
@@ -135,6 +136,14 @@ TEST_P(GlooGroups, MemberThatLeavesMakesTheOthersUnavailable) {
     EXPECT_EQ(group->AllGather("x").status().code(), absl::StatusCode::kUnavailable);
   });
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+}
+
+// A member that writes to one that has just left is sent SIGPIPE, which ends a process that says nothing about it.
+TEST(GlooCollective, WritingToAMemberThatHasLeftIsNoSignal) {
+  const auto before = signal(SIGPIPE, SIG_DFL);
+  RunGroup(2, kTimeout, [&](Collective*) {});
+  EXPECT_EQ(raise(SIGPIPE), 0);
+  signal(SIGPIPE, before);
 }
 
 TEST_P(GlooGroups, MemberThatIsTooSlowMakesTheOthersUnavailable) {
