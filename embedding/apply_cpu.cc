@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/all_within.h"
 #include "base/check.h"
 #include "embedding/apply.h"
 #include "embedding/row_codec.h"
@@ -11,18 +12,11 @@
 namespace sparrow {
 namespace {
 
-// Whether all are within the limit. No early exit, so that the loop vectorises.
-bool AllWithin(std::span<const float> values, float limit) {
-  uint32_t outside = 0;
-  for (const float value : values) outside |= std::fabs(value) <= limit ? 0u : 1u;  // NaN compares false.
-  return outside == 0;
-}
-
 // Float32 weights that an update drove out of range: an infinity becomes the largest number of its sign, and a NaN, of
 // which nothing is known, stays. Returns how many there were.
 uint64_t Saturate(std::span<float> weights) {
   constexpr float kLargest = std::numeric_limits<float>::max();
-  if (AllWithin(weights, kLargest)) return 0;
+  if (AllFinite(weights)) return 0;
   uint64_t outside = 0;
   for (float& weight : weights) {
     if (std::fabs(weight) <= kLargest) continue;

@@ -3,12 +3,12 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/all_within.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "embedding/apply.h"
@@ -134,22 +134,6 @@ absl::Status CheckLends(const JobSpec& spec, uint32_t table) {
                                                           : nullptr;
   if (why == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(TableName(spec, table), ": rows of ", why, " cannot be lent"));
-}
-
-// Eight at a time, each by the bits of its exponent, so that compilers make vectors of it.
-bool AllFinite(std::span<const float> numbers) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t largest[8] = {};
-  size_t i = 0;
-  for (; i + 8 <= numbers.size(); i += 8) {
-    for (size_t k = 0; k < 8; ++k) {
-      largest[k] = std::max(largest[k], std::bit_cast<uint32_t>(numbers[i + k]) & kExponent);
-    }
-  }
-  for (; i < numbers.size(); ++i) {
-    largest[0] = std::max(largest[0], std::bit_cast<uint32_t>(numbers[i]) & kExponent);
-  }
-  return *std::max_element(largest, largest + 8) != kExponent;
 }
 
 absl::Status CheckRecords(const TableSpec& table, std::span<const Key> keys, std::span<const float> floats) {

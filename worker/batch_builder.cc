@@ -1,12 +1,12 @@
 #include "worker/batch_builder.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/all_within.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -106,10 +106,7 @@ void BatchBuilder::Write(const Batch& rows, const Place& place) {
 }
 
 bool BatchBuilder::Transform(std::span<const float> values, float* to) const {
-  constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t largest = 0;
-  for (const float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(value) & kExponent);
-  if (largest == kExponent) return false;
+  if (!AllFinite(values)) return false;
   if (!log1p_) {
     std::copy(values.begin(), values.end(), to);
     return true;
