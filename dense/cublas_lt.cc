@@ -6,42 +6,22 @@
 #include "dense/cublas_lt.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
 
-#include "base/check.h"
+#include "base/dynamic_library.h"
 
 namespace sparrow {
 namespace {
 
-#define SPARROW_QUOTED_(text) #text
-#define SPARROW_QUOTED(text) SPARROW_QUOTED_(text)
-constexpr const char kLibrary[] = "libcublasLt.so." SPARROW_QUOTED(CUBLAS_VER_MAJOR);
-
-struct Library {
-  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  std::string absence = handle != nullptr ? "" : dlerror();
-};
-const Library& TheLibrary() {
-  static const Library* const library = new Library;  // Lives as long as the process, as its threads may use it.
+const DynamicLibrary& TheLibrary() {
+  static const auto* const library = new DynamicLibrary("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR));
   return *library;
 }
 
-template <typename Function>
-Function* Symbol(const char* name) {
-  CHECK(TheLibrary().handle != nullptr) << TheLibrary().absence;
-  void* const symbol = dlsym(TheLibrary().handle, name);
-  CHECK(symbol != nullptr) << kLibrary << " has no " << name;
-  return reinterpret_cast<Function*>(symbol);
-}
-
-// Calls the library's function of the same name.
-#define SPARROW_FORWARD(name, ...)                                      \
-  static auto* const function = sparrow::Symbol<decltype(name)>(#name); \
-  return function(__VA_ARGS__)
+#define SPARROW_FORWARD(...) SPARROW_CALL_LIBRARY(sparrow::TheLibrary(), __VA_ARGS__)
 
 }  // namespace
 
-std::string CublasLtAbsence() { return TheLibrary().absence; }
+std::string CublasLtAbsence() { return TheLibrary().absence(); }
 
 }  // namespace sparrow
 

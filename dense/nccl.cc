@@ -4,55 +4,32 @@
 
 #include "dense/nccl.h"
 
-#include <dlfcn.h>
 #include <nccl.h>
 
-#include "base/check.h"
+#include "base/dynamic_library.h"
 #include "base/log.h"
 
 namespace sparrow {
 namespace {
 
-#define SPARROW_QUOTED_(text) #text
-#define SPARROW_QUOTED(text) SPARROW_QUOTED_(text)
-constexpr const char kLibrary[] = "libnccl.so." SPARROW_QUOTED(NCCL_MAJOR);
 constexpr const char* kFunctions[] = {"ncclAllReduce",          "ncclCommAbort",      "ncclCommGetAsyncError",
                                       "ncclCommInitRankConfig", "ncclGetErrorString", "ncclGetLastError",
                                       "ncclGetUniqueId",        "ncclGetVersion"};
 
-struct Library {
-  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  std::string absence = handle != nullptr ? "" : dlerror();
-
-  Library() {
-    // An older library is as good as none.
-    for (const char* name : kFunctions) {
-      if (absence.empty() && dlsym(handle, name) == nullptr) absence = std::string(kLibrary) + " has no " + name;
-    }
-    if (!absence.empty()) LOG(INFO) << "NCCL cannot be loaded: " << absence;
-  }
-};
-const Library& TheLibrary() {
-  static const Library* const library = new Library;  // Lives as long as the process, as its threads may use it.
+const DynamicLibrary& TheLibrary() {
+  static const DynamicLibrary* const library = [] {
+    const auto* const loaded = new DynamicLibrary("libnccl.so." + std::to_string(NCCL_MAJOR), kFunctions);
+    if (!loaded->absence().empty()) LOG(INFO) << "NCCL cannot be loaded: " << loaded->absence();
+    return loaded;
+  }();
   return *library;
 }
 
-template <typename Function>
-Function* Symbol(const char* name) {
-  CHECK(TheLibrary().absence.empty()) << TheLibrary().absence;
-  void* const symbol = dlsym(TheLibrary().handle, name);
-  CHECK(symbol != nullptr) << kLibrary << " has no " << name;
-  return reinterpret_cast<Function*>(symbol);
-}
-
-// Calls the library's function of the same name.
-#define SPARROW_FORWARD(name, ...)                                      \
-  static auto* const function = sparrow::Symbol<decltype(name)>(#name); \
-  return function(__VA_ARGS__)
+#define SPARROW_FORWARD(...) SPARROW_CALL_LIBRARY(sparrow::TheLibrary(), __VA_ARGS__)
 
 }  // namespace
 
-std::string NcclAbsence() { return TheLibrary().absence; }
+std::string NcclAbsence() { return TheLibrary().absence(); }
 
 }  // namespace sparrow
 

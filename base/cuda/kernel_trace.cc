@@ -6,7 +6,6 @@
 
 #include <cupti.h>
 #include <cxxabi.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,29 +13,19 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/dynamic_library.h"
 
 namespace sparrow {
 namespace {
 
-struct Library {
-  const std::string name = "libcupti.so." + std::to_string(CUDA_VERSION / 1000);  // Of the header's major version.
-  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const std::string absence = handle != nullptr ? "" : dlerror();
-};
-const Library& TheLibrary() {
-  static const Library* const library = new Library;  // Lives as long as the process, as its threads may use it.
+const DynamicLibrary& TheLibrary() {
+  // Of the header's major version.
+  static const auto* const library = new DynamicLibrary("libcupti.so." + std::to_string(CUDA_VERSION / 1000));
   return *library;
 }
 
 // The library's function of that name.
-template <typename Function>
-Function* Symbol(const char* name) {
-  CHECK(TheLibrary().handle != nullptr) << TheLibrary().absence;
-  void* const symbol = dlsym(TheLibrary().handle, name);
-  CHECK(symbol != nullptr) << "CUPTI has no " << name;
-  return reinterpret_cast<Function*>(symbol);
-}
-#define SPARROW_CUPTI(name) Symbol<decltype(name)>(#name)
+#define SPARROW_CUPTI(name) TheLibrary().Symbol<decltype(name)>(#name)
 
 std::string ErrorText(CUptiResult result) {
   const char* text = nullptr;
@@ -243,9 +232,9 @@ class CuptiTrace final : public KernelTrace, public OperationListener {
 }  // namespace
 
 std::string KernelTrace::Absence() {
-  return TheLibrary().handle != nullptr
+  return TheLibrary().absence().empty()
              ? ""
-             : "CUPTI, which comes with the CUDA toolkit, cannot be loaded: " + TheLibrary().absence;
+             : "CUPTI, which comes with the CUDA toolkit, cannot be loaded: " + TheLibrary().absence();
 }
 
 std::unique_ptr<KernelTrace> KernelTrace::Start() { return std::make_unique<CuptiTrace>(); }

@@ -2,7 +2,7 @@
 
 #include "base/cuda/management.h"
 
-#include <dlfcn.h>
+#include "base/dynamic_library.h"
 
 namespace sparrow {
 namespace {
@@ -12,17 +12,18 @@ struct Memory {  // nvmlMemory_t
   unsigned long long total, free, used;
 };
 constexpr int kSuccess = 0;
+constexpr const char* kFunctions[] = {"nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetHandleByPciBusId_v2",
+                                      "nvmlDeviceGetMemoryInfo"};
 
 }  // namespace
 
 std::optional<GpuMemory> ManagedGpuMemory(const std::string& address) {
-  void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);  // Stays, as it may have threads.
-  if (library == nullptr) return std::nullopt;
-  const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
-  const auto shutdown = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
-  const auto find = reinterpret_cast<int (*)(const char*, Device*)>(dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
-  const auto ask = reinterpret_cast<int (*)(Device, Memory*)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
-  if (init == nullptr || shutdown == nullptr || find == nullptr || ask == nullptr) return std::nullopt;
+  static const auto* const library = new DynamicLibrary("libnvidia-ml.so.1", kFunctions);
+  if (!library->absence().empty()) return std::nullopt;
+  const auto init = library->Symbol<int()>("nvmlInit_v2");
+  const auto shutdown = library->Symbol<int()>("nvmlShutdown");
+  const auto find = library->Symbol<int(const char*, Device*)>("nvmlDeviceGetHandleByPciBusId_v2");
+  const auto ask = library->Symbol<int(Device, Memory*)>("nvmlDeviceGetMemoryInfo");
   if (init() != kSuccess) return std::nullopt;
   Device device = nullptr;
   Memory memory = {};
