@@ -8,6 +8,20 @@
 
 namespace sparrow {
 
+Precision PrecisionOf(v1::TrainConfig::Precision precision) {
+  switch (precision) {
+    case v1::TrainConfig::FULL:
+      return Precision::kFloat32;
+    case v1::TrainConfig::TF32:
+      return Precision::kTf32;
+    case v1::TrainConfig::BFLOAT16:
+      return Precision::kBfloat16;
+    case v1::TrainConfig::FLOAT16:
+      return Precision::kFloat16;
+  }
+  return Precision::kBfloat16;
+}
+
 absl::StatusOr<std::unique_ptr<ModelGpu>> MakeModelGpu(const v1::ModelConfig& config, const ModelShape& shape,
                                                        const Model& model, const ModelGpu::Options& options,
                                                        const Stream& stream) {

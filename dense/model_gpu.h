@@ -77,6 +77,9 @@ class ModelGpu {
   std::unique_ptr<DeviceParameters> parameters_;
 };
 
+// TrainConfig.precision.
+Precision PrecisionOf(v1::TrainConfig::Precision precision);
+
 // The twin of `model`, which MakeModel made of the same config and shape, with its weights. ResourceExhausted: the
 // memory of the GPU, with numbers. Unimplemented: no CUDA in this build.
 absl::StatusOr<std::unique_ptr<ModelGpu>> MakeModelGpu(const v1::ModelConfig& config, const ModelShape& shape,

@@ -49,20 +49,6 @@ ElementType ElementTypeOf(Precision precision) {
   return ElementType::kFloat32;
 }
 
-Precision PrecisionOf(const v1::TrainConfig& config) {
-  switch (config.precision()) {
-    case v1::TrainConfig::FULL:
-      return Precision::kFloat32;
-    case v1::TrainConfig::TF32:
-      return Precision::kTf32;
-    case v1::TrainConfig::BFLOAT16:
-      return Precision::kBfloat16;
-    case v1::TrainConfig::FLOAT16:
-      return Precision::kFloat16;
-  }
-  return Precision::kBfloat16;
-}
-
 // What a step needs to know that its graphs were not recorded with.
 struct StepControl {
   SparseStep rows;
@@ -539,7 +525,7 @@ class GpuBatchTrainer final : public BatchTrainer {
 
 absl::StatusOr<std::unique_ptr<BatchTrainer>> MakeGpuBatchTrainer(const BatchTrainerParts& parts, const v1::Job& job,
                                                                   const GpuTrainerOptions& options) {
-  const Precision precision = PrecisionOf(job.train());
+  const Precision precision = PrecisionOf(job.train().precision());
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("cuda:", options.gpu, ": cuBLASLt cannot be loaded: ", absence));
   }

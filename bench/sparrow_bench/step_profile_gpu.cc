@@ -205,22 +205,6 @@ absl::StatusOr<std::vector<Fields>> ProfileTables(const StepProfileFlags& flags)
 
 // ---- Jobs.
 
-absl::StatusOr<Precision> PrecisionOf(const v1::Job& job) {
-  switch (job.train().precision()) {
-    case v1::TrainConfig::FULL:
-      return Precision::kFloat32;
-    case v1::TrainConfig::TF32:
-      return Precision::kTf32;
-    case v1::TrainConfig::BFLOAT16:
-      return Precision::kBfloat16;
-    case v1::TrainConfig::FLOAT16:
-      return Precision::kFloat16;
-    default:
-      return absl::UnimplementedError(absl::StrCat(
-          "train.precision is ", v1::TrainConfig::Precision_Name(job.train().precision()), ", which is not profiled"));
-  }
-}
-
 absl::StatusOr<std::vector<Fields>> ProfileJob(const StepProfileFlags& flags) {
   const TemporaryDirectory directory;
   const Window window = {.warm_up = static_cast<uint64_t>(flags.warm_up_steps),
@@ -239,7 +223,7 @@ absl::StatusOr<std::vector<Fields>> ProfileJob(const StepProfileFlags& flags) {
   }
   if (flags.batch_size != 0) job.mutable_train()->set_batch_size(static_cast<uint32_t>(flags.batch_size));
   RETURN_IF_ERROR(ValidateJob(job));
-  ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(job));
+  const Precision precision = PrecisionOf(job.train().precision());
   if (!absl::EndsWith(flags.of, ".textproto")) {
     ClickLogOptions log;
     log.rows = (window.warm_up + window.measured) * job.train().batch_size();
