@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/parallel.h"
-#include "base/process.h"
 #include "base/random.h"
+#include "base/status_macros.h"
 
 namespace sparrow {
 namespace {
@@ -25,13 +25,7 @@ uint32_t HotRecords::Buckets(const HotRowShare& share, std::span<const TableSpec
 
 absl::StatusOr<std::unique_ptr<HotRecords>> HotRecords::Make(std::span<const HotRowShare> shares,
                                                              std::span<const TableSpec> tables) {
-  double bytes = 0;
-  for (const HotRowShare& share : shares) bytes += static_cast<double>(share.bytes);
-  const uint64_t available = AvailableMemoryBytes();
-  if (bytes > static_cast<double>(available)) {
-    return absl::ResourceExhaustedError(absl::StrCat("train.hot_rows need ", static_cast<uint64_t>(bytes),
-                                                     " bytes, and this machine has ", available, " available"));
-  }
+  RETURN_IF_ERROR(CheckMemoryFor(shares));
   auto records = std::unique_ptr<HotRecords>(new HotRecords());
   for (const HotRowShare& share : shares) {
     const RowLayout layout = tables[share.tables[0]].Layout();

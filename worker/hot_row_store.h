@@ -73,6 +73,9 @@ class HotRowStore {
   virtual absl::StatusOr<DirtyRows> TakeDirty(size_t share, uint32_t first, uint32_t n) = 0;
 };
 
+// ResourceExhausted: the machine has not as much memory free as the shares take.
+absl::Status CheckMemoryFor(std::span<const HotRowShare> shares);
+
 // In the CPU's memory. `tables` outlive it. ResourceExhausted: the machine has not as much memory free.
 absl::StatusOr<std::unique_ptr<HotRowStore>> MakeCpuHotRowStore(std::span<const HotRowShare> shares,
                                                                 std::span<const TableSpec> tables);

@@ -159,8 +159,7 @@ class CpuHotRowStore final : public HotRowStore {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HotRowStore>> MakeCpuHotRowStore(std::span<const HotRowShare> shares,
-                                                                std::span<const TableSpec> tables) {
+absl::Status CheckMemoryFor(std::span<const HotRowShare> shares) {
   double bytes = 0;
   for (const HotRowShare& share : shares) bytes += static_cast<double>(share.bytes);
   const uint64_t available = AvailableMemoryBytes();
@@ -168,6 +167,12 @@ absl::StatusOr<std::unique_ptr<HotRowStore>> MakeCpuHotRowStore(std::span<const 
     return absl::ResourceExhaustedError(absl::StrCat("train.hot_rows need ", static_cast<uint64_t>(bytes),
                                                      " bytes, and this machine has ", available, " available"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<HotRowStore>> MakeCpuHotRowStore(std::span<const HotRowShare> shares,
+                                                                std::span<const TableSpec> tables) {
+  RETURN_IF_ERROR(CheckMemoryFor(shares));
   return std::make_unique<CpuHotRowStore>(shares, tables);
 }
 

@@ -12,8 +12,7 @@
 namespace sparrow {
 namespace {
 
-constexpr uint64_t kWriteBackBytes = 16 << 20;  // That are copied at once.
-constexpr int64_t kGrainRows = 256;             // Of a thread, at least.
+constexpr int64_t kGrainRows = 256;  // Of a thread, at least.
 
 // Rows for each table: an equal number, but for bounded tables that are smaller.
 std::vector<uint64_t> RowsByTable(const v1::HotRows& budget, std::span<const TableSpec> tables) {
@@ -74,6 +73,7 @@ HotRows::HotRows(const Parts& parts)
       shares_(parts.shares),
       store_(parts.store),
       beside_(parts.shares.size()),
+      outgoing_(parts.client, parts.tables),
       pull_(parts.client),
       push_(parts.client) {
   for (const TableSpec& spec : tables_) {
@@ -84,10 +84,6 @@ HotRows::HotRows(const Parts& parts)
   metrics_.hot_row_bytes.Add(static_cast<double>(bytes_));
   incoming_.keys.resize(tables_.size());
   incoming_.records.resize(tables_.size());
-  outgoing_.keys.resize(tables_.size());
-  outgoing_.records.resize(tables_.size());
-  outgoing_.bytes.resize(tables_.size());
-  outgoing_.views.resize(tables_.size());
 }
 
 HotRows::~HotRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(bytes_)); }
@@ -152,7 +148,7 @@ absl::Status HotRows::FinishPull(PreparedBatch* batch) {
 }
 
 absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate_factor) {
-  ClearOutgoing();
+  outgoing_.Clear();
   uint64_t evicted = 0;
   uint64_t beside = 0;
   for (size_t s = 0; s < shares_.size(); ++s) {
@@ -165,7 +161,7 @@ absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate
   }
   metrics_.hot_row_evictions.Add(static_cast<double>(evicted));
   returning_ = std::make_unique<KeyFilter>(evicted + beside);
-  for (uint32_t t = 0; t < tables_.size(); ++t) returning_->Add(t, outgoing_.keys[t]);
+  for (uint32_t t = 0; t < tables_.size(); ++t) returning_->Add(t, outgoing_.keys(t));
   for (const std::vector<RowName>& names : beside_) {
     for (const RowName& name : names) returning_->Add(name.table, std::span(&name.key, 1));
   }
@@ -201,65 +197,39 @@ absl::Status HotRows::PushBeside(const PsPush::Step& step) {
 }
 
 void HotRows::StartReturn(const PsPush::Step& step) {
-  PackOutgoing();
-  push_.StartReturn(step, outgoing_.partition, outgoing_.views);
+  outgoing_.Pack();
+  push_.StartReturn(step, outgoing_.partition(), outgoing_.views());
 }
 
 absl::Status HotRows::FinishPush() {
   RETURN_IF_ERROR(push_.Finish());
-  metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition.rows()));
+  metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition().rows()));
   metrics_.push_bytes.Add(static_cast<double>(push_.bytes()));
   return absl::OkStatus();
 }
 
 absl::Status HotRows::WriteBack(uint64_t step) {
   for (size_t s = 0; s < shares_.size(); ++s) {
-    const uint64_t slot_bytes = LayoutOf(s).slot_bytes();
-    const uint32_t cached = store_->slots(s);
-    const uint32_t piece = static_cast<uint32_t>(std::max<uint64_t>(1, kWriteBackBytes / slot_bytes));
-    for (uint32_t first = 0; first < cached; first += std::min(piece, cached - first)) {
-      ASSIGN_OR_RETURN(const DirtyRows dirty, store_->TakeDirty(s, first, std::min(piece, cached - first)));
-      if (dirty.names.empty()) continue;
-      ClearOutgoing();
+    const auto write = [&](uint32_t first, uint32_t n) -> absl::Status {
+      ASSIGN_OR_RETURN(const DirtyRows dirty, store_->TakeDirty(s, first, n));
+      if (dirty.names.empty()) return absl::OkStatus();
+      outgoing_.Clear();
       AddOutgoing(dirty.names, dirty.records);
-      PackOutgoing();
-      push_.StartWriteBack(step, outgoing_.partition, outgoing_.views);
-      RETURN_IF_ERROR(FinishPush());
-    }
+      outgoing_.Pack();
+      push_.StartWriteBack(step, outgoing_.partition(), outgoing_.views());
+      return FinishPush();
+    };
+    RETURN_IF_ERROR(InPieces(store_->slots(s), LayoutOf(s).slot_bytes(), write));
   }
   push_.StartComplete(step);
   return push_.Finish();
 }
 
-void HotRows::ClearOutgoing() {
-  for (std::vector<Key>& keys : outgoing_.keys) keys.clear();
-  for (std::vector<const char*>& records : outgoing_.records) records.clear();
-}
-
 void HotRows::AddOutgoing(std::span<const RowName> names, std::span<const char> records) {
   const char* record = records.data();
   for (const RowName& name : names) {
-    outgoing_.keys[name.table].push_back(name.key);
-    outgoing_.records[name.table].push_back(record);
+    outgoing_.Add(name, record);
     record += layouts_[name.table].slot_bytes();
-  }
-}
-
-void HotRows::PackOutgoing() {
-  const std::vector<std::span<const Key>> keys(outgoing_.keys.begin(), outgoing_.keys.end());
-  client_->PartitionRecords(keys, nullptr, &outgoing_.partition);
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const uint64_t record_bytes = layouts_[t].record_bytes();
-    const std::vector<const char*>& records = outgoing_.records[t];
-    const std::span<char> bytes = Room(&outgoing_.bytes[t], records.size() * record_bytes);
-    const std::span<const uint32_t> position = outgoing_.partition.position(t);
-    ParallelFor(static_cast<int64_t>(records.size()), kGrainRows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const size_t to = position.empty() ? static_cast<size_t>(i) : position[i];
-        std::memcpy(bytes.data() + to * record_bytes, records[i], record_bytes);
-      }
-    });
-    outgoing_.views[t] = bytes;
   }
 }
 

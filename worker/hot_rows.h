@@ -26,6 +26,7 @@
 #include "embedding/table_spec.h"
 #include "sparrow/v1/job.pb.h"
 #include "worker/hot_row_store.h"
+#include "worker/outgoing_records.h"
 #include "worker/step_rows.h"
 
 namespace sparrow {
@@ -66,22 +67,11 @@ class HotRows final : public StepRows {
     std::vector<std::vector<float>> records;  // [tables][keys, record_floats], in the order of the partition.
     bool arrived = false;                     // In the store's hands.
   };
-  // Rows on their way to the servers.
-  struct Outgoing {
-    std::vector<std::vector<Key>> keys;             // [tables]
-    std::vector<std::vector<const char*>> records;  // [tables][keys]
-    KeyPartition partition;
-    std::vector<std::vector<char>> bytes;  // [tables][keys, record_bytes], in the order of the partition:
-    std::vector<std::span<const char>> views;
-  };
 
   const RowLayout& LayoutOf(size_t share) const { return layouts_[shares_[share].tables[0]]; }
   // Waits for the pull, and gives its rows to the store.
   absl::Status TakeArrivals();
-  // Collects what goes to the servers, copies it together, and counts it.
-  void ClearOutgoing();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
-  void PackOutgoing();
   void StartReturn(const PsPush::Step& step);
   // Unless the push has gone out early: adds the rows beside the cache, and sends it.
   absl::Status PushBeside(const PsPush::Step& step);
@@ -99,7 +89,7 @@ class HotRows final : public StepRows {
   Incoming incoming_;                         // Of the same.
   std::vector<std::vector<RowName>> beside_;  // [shares]: rows of the step in work beside the cache.
   bool pushed_early_ = false;                 // The present step's push is under way or over: none is beside.
-  Outgoing outgoing_;
+  OutgoingRecords outgoing_;
   std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
   PsPull pull_;
   PsPush push_;

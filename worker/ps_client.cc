@@ -60,6 +60,7 @@ PsClient::PsClient(const PsClientOptions& options, ShardAssignment shards, std::
   for (const uint64_t bytes : {chunk_bytes_.pull, chunk_bytes_.push}) {
     CHECK(bytes > 0 && bytes <= kChunkBytesMax) << bytes;
   }
+  Partition(std::vector<std::span<const Key>>(options_.tables.size()), nullptr, &no_rows_);
 }
 
 absl::StatusOr<std::vector<uint64_t>> PsClient::OpenJob(const v1::OpenJobRequest& request) {

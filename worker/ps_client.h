@@ -69,6 +69,8 @@ class PsClient {
   // The same for messages that carry whole records.
   void PartitionRecords(std::span<const std::span<const Key>> keys, const KeyFilter* before,
                         KeyPartition* partition) const;
+  // No key: what servers are told in a step without rows.
+  const KeyPartition& no_rows() const { return no_rows_; }
 
   // Ends every call in flight with Cancelled, and every later one. Thread-safe.
   void Cancel();
@@ -85,6 +87,7 @@ class PsClient {
   const ShardAssignment shards_;
   std::vector<PsServer> servers_;
   KeyPartition::ChunkBytes chunk_bytes_;
+  KeyPartition no_rows_;
 };
 
 // The rows of one step, on their way. Reusable; one at a time. The client outlives it.

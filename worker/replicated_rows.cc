@@ -15,11 +15,10 @@
 namespace sparrow {
 namespace {
 
-constexpr int64_t kGrainRows = 256;             // Of a thread, at least.
-constexpr uint64_t kWriteBackBytes = 16 << 20;  // That are copied at once.
-constexpr size_t kProposalsMax = 1 << 15;       // Of one worker for one share.
-constexpr size_t kSeatsMax = 1 << 16;           // Rows that come into one share in a decision.
-constexpr size_t kCellsMax = 1 << 20;           // Of ColdUses.
+constexpr int64_t kGrainRows = 256;        // Of a thread, at least.
+constexpr size_t kProposalsMax = 1 << 15;  // Of one worker for one share.
+constexpr size_t kSeatsMax = 1 << 16;      // Rows that come into one share in a decision.
+constexpr size_t kCellsMax = 1 << 20;      // Of ColdUses.
 
 // Decisions are made every kOftenSteps until kBeginningSteps have been done, then every kSeldomSteps.
 constexpr uint64_t kOftenSteps = 2;
@@ -59,6 +58,7 @@ ReplicatedRows::ReplicatedRows(const Parts& parts)
       records_(parts.records),
       share_of_(parts.tables.size()),
       cold_gradients_(parts.tables.size()),
+      outgoing_(parts.client, parts.tables),
       pull_(parts.client),
       change_pull_(parts.client),
       push_(parts.client) {
@@ -74,11 +74,6 @@ ReplicatedRows::ReplicatedRows(const Parts& parts)
   for (BatchRows* batch : {&now_, &next_}) batch->tables.resize(tables_.size());
   change_.seats.resize(shares_.size());
   change_.records.resize(tables_.size());
-  outgoing_.keys.resize(tables_.size());
-  outgoing_.records.resize(tables_.size());
-  outgoing_.bytes.resize(tables_.size());
-  outgoing_.views.resize(tables_.size());
-  client_->Partition(std::vector<std::span<const Key>>(tables_.size()), nullptr, &no_rows_);
   metrics_.hot_row_bytes.Add(static_cast<double>(records_->bytes()));
 }
 
@@ -253,26 +248,26 @@ absl::Status ReplicatedRows::StartPush(const PreparedBatch& batch, std::span<con
 }
 
 absl::Status ReplicatedRows::StartSkip(const PreparedBatch& batch) {
-  Push({.step = batch.batch.step, .samples = batch.batch.rows}, no_rows_, {});
+  Push({.step = batch.batch.step, .samples = batch.batch.rows}, client_->no_rows(), {});
   return absl::OkStatus();
 }
 
 void ReplicatedRows::Push(const PsPush::Step& step, const KeyPartition& partition,
                           std::span<const std::span<const float>> gradients) {
-  ClearOutgoing();
+  outgoing_.Clear();
   if (change_.step == step.step + 1) {  // Rows that leave have had their last update here.
     for (size_t s = 0; s < shares_.size(); ++s) {
       for (const HotSeat& seat : change_.seats[s]) {
         if (!seat.replaces) continue;
         records_->Clean(s, seat.slot);
         // All workers have equal records; one returns them.
-        if (collective_->rank() == 0) AddOutgoing(seat.out, records_->record(s, seat.slot));
+        if (collective_->rank() == 0) outgoing_.Add(seat.out, records_->record(s, seat.slot));
       }
     }
   }
-  PackOutgoing();
+  outgoing_.Pack();
   pushed_ = partition.rows();
-  push_.StartWithReturn(step, partition, gradients, outgoing_.partition, outgoing_.views);
+  push_.StartWithReturn(step, partition, gradients, outgoing_.partition(), outgoing_.views());
 }
 
 absl::StatusOr<std::vector<std::string>> ReplicatedRows::Exchange(const PreparedBatch& batch,
@@ -341,7 +336,7 @@ void ReplicatedRows::Decide(std::span<const HotMessage> messages, uint64_t step)
 absl::Status ReplicatedRows::FinishPush() {
   RETURN_IF_ERROR(push_.Finish());
   metrics_.rows_pushed.Add(static_cast<double>(pushed_));
-  metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition.rows()));
+  metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition().rows()));
   metrics_.push_bytes.Add(static_cast<double>(push_.bytes()));
   return absl::OkStatus();
 }
@@ -352,50 +347,25 @@ absl::Status ReplicatedRows::WriteBack(uint64_t step) {
   // The step is applied once the servers have taken every worker's push.
   RETURN_IF_ERROR(Annotate(collective_->Barrier(), absl::StrCat("waiting until all workers have done step ", step)));
   for (size_t s = 0; s < shares_.size(); ++s) {
-    const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
-    const uint32_t piece = static_cast<uint32_t>(std::max<uint64_t>(1, kWriteBackBytes / slot_bytes));
-    for (uint32_t first = 0; first < sets_[s].slots(); first += std::min(piece, sets_[s].slots() - first)) {
-      const std::vector<uint32_t> dirty = records_->TakeDirty(s, first, std::min(piece, sets_[s].slots() - first));
-      if (!writes || dirty.empty()) continue;
-      ClearOutgoing();
-      for (const uint32_t slot : dirty) AddOutgoing(*sets_[s].At(slot), records_->record(s, slot));
-      PackOutgoing();
-      push_.StartWriteBack(step, outgoing_.partition, outgoing_.views);
+    const auto write = [&](uint32_t first, uint32_t n) -> absl::Status {
+      const std::vector<uint32_t> dirty = records_->TakeDirty(s, first, n);
+      if (!writes || dirty.empty()) return absl::OkStatus();
+      outgoing_.Clear();
+      for (const uint32_t slot : dirty) outgoing_.Add(*sets_[s].At(slot), records_->record(s, slot));
+      outgoing_.Pack();
+      push_.StartWriteBack(step, outgoing_.partition(), outgoing_.views());
       RETURN_IF_ERROR(push_.Finish());
       metrics_.hot_rows_returned.Add(static_cast<double>(dirty.size()));
       metrics_.push_bytes.Add(static_cast<double>(push_.bytes()));
-    }
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(InPieces(sets_[s].slots(), tables_[shares_[s].tables[0]].Layout().slot_bytes(), write));
   }
   if (writes) {
     push_.StartComplete(step);
     RETURN_IF_ERROR(push_.Finish());
   }
   return Annotate(collective_->Barrier(), "waiting until rank 0 has written back the rows that all workers hold");
-}
-
-void ReplicatedRows::ClearOutgoing() {
-  for (std::vector<Key>& keys : outgoing_.keys) keys.clear();
-  for (std::vector<const char*>& records : outgoing_.records) records.clear();
-}
-
-void ReplicatedRows::AddOutgoing(const RowName& name, const char* record) {
-  outgoing_.keys[name.table].push_back(name.key);
-  outgoing_.records[name.table].push_back(record);
-}
-
-void ReplicatedRows::PackOutgoing() {
-  const std::vector<std::span<const Key>> keys(outgoing_.keys.begin(), outgoing_.keys.end());
-  client_->PartitionRecords(keys, nullptr, &outgoing_.partition);
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const uint64_t record_bytes = tables_[t].Layout().record_bytes();
-    const std::vector<const char*>& records = outgoing_.records[t];
-    const std::span<char> bytes = Room(&outgoing_.bytes[t], records.size() * record_bytes);
-    const std::span<const uint32_t> position = outgoing_.partition.position(t);
-    for (size_t i = 0; i < records.size(); ++i) {
-      std::memcpy(bytes.data() + (position.empty() ? i : position[i]) * record_bytes, records[i], record_bytes);
-    }
-    outgoing_.views[t] = bytes;
-  }
 }
 
 }  // namespace sparrow

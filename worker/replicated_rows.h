@@ -32,6 +32,7 @@
 #include "worker/hot_records.h"
 #include "worker/hot_row_store.h"
 #include "worker/hot_set.h"
+#include "worker/outgoing_records.h"
 #include "worker/step_rows.h"
 
 namespace sparrow {
@@ -91,14 +92,6 @@ class ReplicatedRows final : public StepRows {
     KeyPartition partition;                   // Of the rows that come in.
     std::vector<std::vector<float>> records;  // [tables]: theirs, in its order.
   };
-  // Records on their way to the servers.
-  struct Outgoing {
-    std::vector<std::vector<Key>> keys;             // [tables]
-    std::vector<std::vector<const char*>> records;  // [tables][keys]
-    KeyPartition partition;
-    std::vector<std::vector<char>> bytes;  // [tables][keys, record_bytes], in the order of the partition:
-    std::vector<std::span<const char>> views;
-  };
 
   void AskForChange();
   void SettleChange();
@@ -111,10 +104,6 @@ class ReplicatedRows final : public StepRows {
   void Decide(std::span<const HotMessage> messages, uint64_t step);
   // Sends a step's gradients, of `partition`, and what leaves with it.
   void Push(const PsPush::Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients);
-
-  void ClearOutgoing();
-  void AddOutgoing(const RowName& name, const char* record);
-  void PackOutgoing();
 
   PsClient* const client_;
   Collective* const collective_;
@@ -137,9 +126,8 @@ class ReplicatedRows final : public StepRows {
 
   std::string message_;
   std::vector<std::vector<float>> cold_gradients_;  // [tables], in the order of now_.partition.
-  KeyPartition no_rows_;
-  uint64_t pushed_ = 0;  // Gradients on their way.
-  Outgoing outgoing_;
+  uint64_t pushed_ = 0;                             // Gradients on their way.
+  OutgoingRecords outgoing_;
   PsPull pull_;
   PsPull change_pull_;
   PsPush push_;

@@ -1,5 +1,4 @@
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -11,9 +10,7 @@ namespace {
 class ServerRows final : public StepRows {
  public:
   ServerRows(PsClient* client, bool ahead, const WorkerMetrics* metrics)
-      : ahead_(ahead), metrics_(*metrics), pull_(client), push_(client) {
-    client->Partition(std::vector<std::span<const Key>>(client->options().tables.size()), nullptr, &no_rows_);
-  }
+      : client_(*client), ahead_(ahead), metrics_(*metrics), pull_(client), push_(client) {}
 
   absl::Status StartPull(PreparedBatch* batch) override {
     pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_}, &batch->partition, batch->rows);
@@ -40,7 +37,7 @@ class ServerRows final : public StepRows {
   }
   absl::Status StartSkip(const PreparedBatch& batch) override {
     rows_ = 0;
-    push_.Start({.step = batch.batch.step, .samples = batch.batch.rows}, no_rows_, {});
+    push_.Start({.step = batch.batch.step, .samples = batch.batch.rows}, client_.no_rows(), {});
     return absl::OkStatus();
   }
   absl::Status FinishPush() override {
@@ -54,9 +51,9 @@ class ServerRows final : public StepRows {
   absl::Status WriteBack(uint64_t) override { return absl::OkStatus(); }
 
  private:
+  const PsClient& client_;
   const bool ahead_;
   const WorkerMetrics& metrics_;
-  KeyPartition no_rows_;
   PsPull pull_;
   PsPush push_;
   uint64_t rows_ = 0;  // Of the push under way.
