@@ -76,6 +76,8 @@ class GpuBatchTrainer final : public BatchTrainer {
     stream_.Synchronize();
   }
 
+  bool copies_inputs() const override { return true; }
+
   absl::Status Prepare(const v1::Job& job, const GpuTrainerOptions& options) {
     ASSIGN_OR_RETURN(
         model_, MakeModelGpu(job.model(), {parts_.layout->dense_columns, parts_.layout->FeatureDims()}, *parts_.model,

@@ -56,12 +56,16 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   const Batch& batch = now->batch;
   const double factor = LearningRateFactor(parts_.config->schedule(), batch.step);
   Stopwatch watch;
+  // On the CPU there is nothing to copy.
+  const auto mark_copies = [&] {
+    if (parts_.trainer->copies_inputs()) watch.Mark(StepPart::kH2d);
+  };
 
   RETURN_IF_ERROR(rows_->FinishPull(now.get()));
   watch.Mark(StepPart::kWait);
   if (parts_.scaler != nullptr) parts_.trainer->SetLossScale(static_cast<float>(parts_.scaler->state().scale));
   RETURN_IF_ERROR(parts_.trainer->Start(*now, factor));
-  watch.Mark(StepPart::kH2d);
+  mark_copies();
   // A GPU computes from here on, beside what this thread does for the rows.
   RETURN_IF_ERROR(rows_->PushEarly(*now, factor));
   watch.Mark(StepPart::kPush);
@@ -74,7 +78,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
     asked = true;
     if (next_ == nullptr) return absl::OkStatus();
     RETURN_IF_ERROR(parts_.trainer->Load(*next_));
-    watch.Mark(StepPart::kH2d);
+    mark_copies();
     RETURN_IF_ERROR(rows_->StartPull(next_.get()));
     watch.Mark(StepPart::kPull);
     return absl::OkStatus();

@@ -237,6 +237,15 @@ TEST_F(Trainer, TheFiguresOfAnEvaluationAreServedOnlyOnceTheyWereMeasured) {
   EXPECT_THAT(harness_.metrics().Text(), HasSubstr("# HELP sparrow_worker_eval_auc AUC of the last evaluation"));
 }
 
+TEST_F(Trainer, OnTheCpuNothingIsCopiedToADevice) {
+  WriteData(320, 10);
+  const auto result = harness_.Train(ClickJob(), {});
+  ASSERT_TRUE(result.status().ok()) << result.status();
+  const auto& parts = result.ranks[0]->step_seconds();
+  EXPECT_EQ(parts.at("h2d"), 0);
+  EXPECT_GT(parts.at("backward"), 0);
+}
+
 TEST_F(Trainer, MetricsCountWhatWasDone) {
   WriteData(320, 100);
   const WorkerMetrics& metrics = harness_.worker_metrics();
