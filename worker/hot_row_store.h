@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "embedding/apply.h"
 #include "embedding/row_cache.h"
+#include "embedding/row_parcel.h"
 #include "embedding/table_spec.h"
 #include "worker/prepared_batch.h"
 
@@ -26,8 +27,10 @@ struct HotRowShare {
 
 // A cache (embedding/row_cache.h) for each share, and places beside it for rows of the batch in work that find none in
 // the cache. A batch goes through Look, ArrivalRoom and TakeArrivals of each share, Place, TakeLeaving, Update,
-// CopyBeside, in this order; Look of the next one may come as soon as its rows are placed, and what follows up to
-// TakeArrivals if none of them lies beside the cache. Not thread-safe. Errors are final.
+// CopyBeside, in this order; Look of the next one may come as soon as TakeLeaving has been called, and what follows up
+// to TakeArrivals if none of its rows lies beside the cache. Records come and go packed, as messages carry them
+// (embedding/row_parcel.h): memory that servers write to and pushes are sent from. Not thread-safe, but for
+// LeavingRecords. Errors are final.
 class HotRowStore {
  public:
   virtual ~HotRowStore() = default;
@@ -35,15 +38,20 @@ class HotRowStore {
   virtual uint32_t slots(size_t share) const = 0;  // Of the cache.
 
   struct Looked {
-    uint64_t rows = 0;                              // Different ones in the batch.
-    std::vector<std::span<const RowName>> missing;  // [shares]: those not in the cache, each once, table by table.
+    uint64_t rows = 0;                 // Different ones in the batch.
+    std::vector<KeysByTable> missing;  // [shares]: those not in the cache, each once.
   };
   // Which rows a batch needs, and which of them have to be fetched. Rows found are used at the batch's step. `missing`
   // is valid until the next Look. ResourceExhausted: more rows than a batch may have.
   virtual absl::StatusOr<Looked> Look(const PreparedBatch& batch) = 0;
 
-  // Room for the records of the missing rows, slot_bytes apart, in their order; for TakeArrivals, which takes them.
-  virtual std::span<char> ArrivalRoom(size_t share) = 0;
+  // Room for the records of the missing rows, in any order, and for where in it each missing row's is.
+  struct Room {
+    std::span<char> records;        // [missing, record_bytes], aligned as floats.
+    std::span<uint32_t> positions;  // [missing]
+  };
+  virtual Room ArrivalRoom(size_t share) = 0;
+  // They are there; nobody writes to the room any more.
   virtual void TakeArrivals(size_t share) = 0;
 
   // Puts the rows that have arrived into the cache, or beside it; only rows that the batch does not use leave the cache
@@ -52,12 +60,14 @@ class HotRowStore {
   virtual absl::Status Place(PreparedBatch* batch) = 0;
 
   struct Leaving {
-    std::span<const RowName> evicted;  // From the cache,
-    std::span<const char> records;     // [evicted, slot_bytes] and what they were.
+    KeysByTable evicted;               // From the cache.
     std::span<const uint32_t> beside;  // Positions among the missing rows of those that lie beside the cache.
   };
-  // What the last Place has driven out. Valid until the next ArrivalRoom.
+  // What the last Place has driven out. Valid until the next TakeLeaving, but `beside` until the next ArrivalRoom.
   virtual absl::StatusOr<Leaving> TakeLeaving(size_t share) = 0;
+  // What the evicted rows were: [evicted, record_bytes], valid until the next TakeLeaving. Waits for it, if need be.
+  // Another thread may call it, while this one calls what comes between two TakeLeaving.
+  virtual std::span<const char> LeavingRecords(size_t share) = 0;
 
   // Updates the batch's rows by its gradients, of partition.keys(), and marks those in the cache dirty. Nothing to do
   // on a GPU, whose trainer has done both. InvalidArgument: a gradient is not finite.
@@ -65,7 +75,7 @@ class HotRowStore {
                               const ApplyOptions& options) = 0;
 
   // The rows that lie beside the cache, as they are now, in the order of Leaving.beside: [beside, slot_bytes]. Valid
-  // until the next ArrivalRoom.
+  // until the next TakeLeaving.
   virtual absl::StatusOr<std::span<const char>> CopyBeside(size_t share) = 0;
 
   // The dirty rows of slots [first, first + n) of the cache; they stay, clean. Between Update of a batch and Place of

@@ -34,16 +34,27 @@ class CpuHotRowStore final : public HotRowStore {
       const RowCacheStep at{.step = batch.batch.step, .oldest_in_flight = batch.batch.step};
       share.cache->Find(share.names, &at, share.next_slots);
       share.missing = ListMissing(share.names, share.next_slots);
-      looked.missing.emplace_back(share.missing.names);
+      share.missing_keys.Fill(share.missing.names, {}, tables_.size());
+      looked.missing.push_back(share.missing_keys.view());
     }
     return looked;
   }
 
-  std::span<char> ArrivalRoom(size_t share) override {
-    return Room(&shares_[share].arrived, shares_[share].missing.names.size() * shares_[share].layout.slot_bytes());
+  Room ArrivalRoom(size_t s) override {
+    Share& share = shares_[s];
+    const size_t n = share.missing.names.size();
+    share.positions.resize(n);
+    const std::span<float> records = sparrow::Room(&share.arriving, n * share.layout.record_bytes() / sizeof(float));
+    return {.records = {reinterpret_cast<char*>(records.data()), records.size_bytes()}, .positions = share.positions};
   }
 
-  void TakeArrivals(size_t) override {}
+  void TakeArrivals(size_t s) override {
+    Share& share = shares_[s];
+    const std::span<const char> packed{reinterpret_cast<const char*>(share.arriving.data()),
+                                       share.positions.size() * share.layout.record_bytes()};
+    UnpackRecordsCpu(packed, share.positions, share.layout,
+                     sparrow::Room(&share.arrived, share.positions.size() * share.layout.slot_bytes()));
+  }
 
   absl::Status Place(PreparedBatch* batch) override {
     const RowCacheStep at{.step = batch->batch.step, .oldest_in_flight = batch->batch.step};
@@ -68,9 +79,20 @@ class CpuHotRowStore final : public HotRowStore {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Leaving> TakeLeaving(size_t share) override {
-    const EvictedRows& evicted = shares_[share].evicted;
-    return Leaving{.evicted = evicted.names, .records = evicted.records, .beside = evicted.refused};
+  absl::StatusOr<Leaving> TakeLeaving(size_t s) override {
+    Share& share = shares_[s];
+    const size_t n = share.evicted.names.size();
+    std::vector<uint32_t> order(n);
+    OrderByTableCpu(share.evicted.names, static_cast<uint32_t>(tables_.size()), order);
+    share.leaving_keys.Fill(share.evicted.names, order, tables_.size());
+    PackRecordsCpu(share.evicted.records, order, share.layout,
+                   sparrow::Room(&share.leaving, n * share.layout.record_bytes()));
+    return Leaving{.evicted = share.leaving_keys.view(), .beside = share.evicted.refused};
+  }
+
+  std::span<const char> LeavingRecords(size_t s) override {
+    const Share& share = shares_[s];
+    return {share.leaving.data(), share.evicted.names.size() * share.layout.record_bytes()};
   }
 
   absl::Status Update(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
@@ -104,7 +126,7 @@ class CpuHotRowStore final : public HotRowStore {
     Share& of = shares_[share];
     const std::vector<uint32_t>& refused = of.evicted.refused;
     const uint64_t slot_bytes = of.layout.slot_bytes();
-    const std::span<char> records = Room(&of.beside, refused.size() * slot_bytes);
+    const std::span<char> records = sparrow::Room(&of.beside, refused.size() * slot_bytes);
     for (size_t i = 0; i < refused.size(); ++i) {
       std::memcpy(records.data() + i * slot_bytes, of.arrived.data() + refused[i] * slot_bytes, slot_bytes);
     }
@@ -116,6 +138,19 @@ class CpuHotRowStore final : public HotRowStore {
   }
 
  private:
+  // Room for KeysByTable.
+  struct Keys {
+    std::vector<Key> keys;
+    std::vector<uint32_t> begins;
+
+    void Fill(std::span<const RowName> names, std::span<const uint32_t> order, size_t tables) {
+      keys.resize(names.size());
+      begins.resize(tables + 1);
+      ListKeysCpu(names, order, keys, begins);
+    }
+    KeysByTable view() const { return {.keys = keys, .begins = begins}; }
+  };
+
   struct Share {
     Share(const HotRowShare& share, const RowLayout& layout)
         : tables(share.tables),
@@ -130,11 +165,16 @@ class CpuHotRowStore final : public HotRowStore {
     std::vector<RowName> names;
     std::vector<uint32_t> next_slots;
     MissingRows missing;
+    Keys missing_keys;
+    std::vector<float> arriving;  // [missing, record_bytes]
+    std::vector<uint32_t> positions;
     std::vector<char> arrived;  // [.., slot_bytes]: the places beside the cache.
     // Of the batch placed last:
     std::vector<uint32_t> slots;
     EvictedRows evicted;
-    std::vector<char> beside;  // Of CopyBeside.
+    Keys leaving_keys;
+    std::vector<char> leaving;  // [evicted, record_bytes]
+    std::vector<char> beside;   // Of CopyBeside.
   };
 
   static char* Record(Share* share, uint32_t slot) {

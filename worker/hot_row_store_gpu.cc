@@ -12,6 +12,7 @@
 #include "embedding/dedup_gpu.h"
 #include "embedding/lookup_slots_gpu.h"
 #include "embedding/row_cache_gpu.h"
+#include "embedding/row_parcel_gpu.h"
 #include "worker/gpu_reserve.h"
 
 namespace sparrow {
@@ -40,6 +41,7 @@ class GpuHotRowStore final : public HotRowStore {
 
   ~GpuHotRowStore() override {  // What is queued still uses the memory.
     beside_.Synchronize();
+    back_.Synchronize();
     compute_.Synchronize();
   }
 
@@ -72,24 +74,30 @@ class GpuHotRowStore final : public HotRowStore {
       share.missing = share.looked.host.data()[1];
       if (share.unique > share.batch_rows) return TooManyRows(share);
       looked.rows += share.unique;
-      looked.missing.emplace_back(share.missing_names.host.data(), share.missing);
+      looked.missing.push_back(share.missing_keys.View(share.missing));
       share.missing_guess.Learn(share.missing);
       if (share.missing <= copied) continue;
       all = false;
-      share.missing_names.Fetch(share.missing, beside_);
+      share.missing_keys.keys.Fetch(share.missing, beside_);
     }
     if (!all) beside_.Synchronize();
     return looked;
   }
 
-  std::span<char> ArrivalRoom(size_t s) override {
+  Room ArrivalRoom(size_t s) override {
     Share& share = shares_[s];
-    return {share.moving->data(), share.missing * share.layout.slot_bytes()};
+    return {.records = {share.arriving->data(), share.missing * share.layout.record_bytes()},
+            .positions = {share.positions.host.data(), share.missing}};
   }
 
   void TakeArrivals(size_t s) override {
     Share& share = shares_[s];
-    internal::CopyToDevice(Staging(share), share.moving->data(), share.missing * share.layout.slot_bytes(), beside_);
+    if (share.missing == 0) return;
+    // They lie where those lay that left before: these have been packed.
+    char* const packed = share.evicted_records->data();
+    internal::CopyToDevice(packed, share.arriving->data(), share.missing * share.layout.record_bytes(), beside_);
+    share.positions.Upload(share.missing, beside_);
+    UnpackRecordsGpu(packed, share.positions.device.data(), share.missing, share.layout, Staging(share), beside_);
   }
 
   absl::Status Place(PreparedBatch*) override {
@@ -101,8 +109,8 @@ class GpuHotRowStore final : public HotRowStore {
       share.leaving.reset();
       share.arrivals = missing;
       if (missing > 0) {
-        share.cache->Insert({.data = share.missing_names.device.data(), .max = missing}, Staging(share),
-                            step_.device.data(), share.given->data(),
+        share.cache->Insert({.data = share.missing_names->data(), .max = missing}, Staging(share), step_.device.data(),
+                            share.given->data(),
                             {.names = share.evicted_names.device.data(),
                              .records = share.evicted_records->data(),
                              .dirty = share.evicted_dirty->data(),
@@ -124,12 +132,20 @@ class GpuHotRowStore final : public HotRowStore {
 
   absl::StatusOr<Leaving> TakeLeaving(size_t s) override {
     Share& share = shares_[s];
-    if (share.arrivals == 0) share.leaving = {0, 0};
+    if (share.arrivals == 0) {
+      share.leaving = {0, 0};
+      std::fill_n(share.leaving_keys.begins.host.data(), parts_.tables.size() + 1, 0);
+    }
     if (!share.leaving.has_value()) FetchLeaving(&share);
     const auto [evicted, beside] = *share.leaving;
-    return Leaving{.evicted = {share.evicted_names.host.data(), evicted},
-                   .records = {share.moving->data(), evicted * share.layout.slot_bytes()},
-                   .beside = {share.refused.host.data(), beside}};
+    return Leaving{.evicted = share.leaving_keys.View(evicted), .beside = {share.refused.host.data(), beside}};
+  }
+
+  std::span<const char> LeavingRecords(size_t s) override {
+    Share& share = shares_[s];
+    UseGpu(gpu_);  // Maybe of another thread.
+    share.left_for_host->Synchronize();
+    return {share.leaving_records->data(), share.leaving->first * share.layout.record_bytes()};
   }
 
   absl::Status Update(const PreparedBatch&, std::span<const std::span<const float>>, const ApplyOptions&) override {
@@ -143,7 +159,7 @@ class GpuHotRowStore final : public HotRowStore {
     if (beside == 0) return std::span<const char>();
     // Behind what was evicted: both together are no more than have arrived.
     char* const on_gpu = share.evicted_records->data() + evicted * slot_bytes;
-    char* const here = share.moving->data() + evicted * slot_bytes;
+    char* const here = share.leaving_records->data() + evicted * slot_bytes;
     SlotsOfLookupsGpu(share.refused.device.data(), beside, share.given->data(), share.slots_beside->data(), compute_);
     share.cache->CopyRows(share.slots_beside->data(), beside, share.left.device.data() + 1, on_gpu, compute_);
     internal::CopyToHost(here, on_gpu, beside * slot_bytes, compute_);
@@ -154,7 +170,7 @@ class GpuHotRowStore final : public HotRowStore {
   absl::StatusOr<DirtyRows> TakeDirty(size_t s, uint32_t first, uint32_t n) override {
     Share& share = shares_[s];
     const uint64_t slot_bytes = share.layout.slot_bytes();
-    beside_.Synchronize();  // What was in `moving` is where it was to go.
+    beside_.Synchronize();  // What has arrived does not lie in `evicted_records` any more.
     DirtyRows dirty;
     for (const uint64_t end = uint64_t{first} + n; first < end;) {
       const uint32_t some = static_cast<uint32_t>(std::min<uint64_t>(end - first, share.batch_rows));
@@ -168,16 +184,25 @@ class GpuHotRowStore final : public HotRowStore {
       compute_.Synchronize();
       const uint32_t taken = share.left.host.data()[0];
       share.evicted_names.Fetch(taken, compute_);
-      internal::CopyToHost(share.moving->data(), share.evicted_records->data(), taken * slot_bytes, compute_);
+      internal::CopyToHost(share.leaving_records->data(), share.evicted_records->data(), taken * slot_bytes, compute_);
       compute_.Synchronize();
       dirty.names.insert(dirty.names.end(), share.evicted_names.host.data(), share.evicted_names.host.data() + taken);
-      dirty.records.insert(dirty.records.end(), share.moving->data(), share.moving->data() + taken * slot_bytes);
+      const char* const records = share.leaving_records->data();
+      dirty.records.insert(dirty.records.end(), records, records + taken * slot_bytes);
       first += some;
     }
     return dirty;
   }
 
  private:
+  // Names on their way to the host.
+  struct Keys {
+    Mirror<Key> keys = Mirror<Key>::Empty();
+    Mirror<uint32_t> begins = Mirror<uint32_t>::Empty();
+
+    KeysByTable View(uint32_t n) const { return {.keys = {keys.host.data(), n}, .begins = begins.host.all()}; }
+  };
+
   struct Share {
     Share(const RowLayout& layout, uint32_t batch_rows) : layout(layout), batch_rows(batch_rows) {}
 
@@ -198,8 +223,11 @@ class GpuHotRowStore final : public HotRowStore {
     Guess missing_guess;
     Mirror<uint32_t> looked = Mirror<uint32_t>::Empty();  // [2]: unique names, missing ones
     std::optional<DeviceBuffer<uint32_t>> unique_slots;   // [batch_rows], as all below
-    Mirror<RowName> missing_names = Mirror<RowName>::Empty();
+    std::optional<DeviceBuffer<RowName>> missing_names;
+    Keys missing_keys;                                 // Of the same.
     std::optional<DeviceBuffer<uint32_t>> missing_at;  // Positions among the unique names.
+    std::optional<PinnedBuffer<char>> arriving;        // [.., record_bytes]
+    Mirror<uint32_t> positions = Mirror<uint32_t>::Empty();
 
     // Of the batch placed last:
     uint32_t arrivals = 0;
@@ -208,11 +236,17 @@ class GpuHotRowStore final : public HotRowStore {
     Mirror<uint32_t> left = Mirror<uint32_t>::Empty();  // [2]: the same
     std::optional<DeviceBuffer<uint32_t>> given;        // Slots of those that arrived.
     Mirror<RowName> evicted_names = Mirror<RowName>::Empty();
-    std::optional<DeviceBuffer<char>> evicted_records;  // [.., slot_bytes]
+    std::optional<DeviceBuffer<char>> evicted_records;  // [.., slot_bytes]. Between TakeLeaving and Place: arrivals.
     std::optional<DeviceBuffer<uint8_t>> evicted_dirty;
     Mirror<uint32_t> refused = Mirror<uint32_t>::Empty();
     std::optional<DeviceBuffer<uint32_t>> slots_beside;
-    std::optional<PinnedBuffer<char>> moving;  // [.., slot_bytes]: records that come or go.
+    // The evicted rows as they leave:
+    Keys leaving_keys;
+    std::optional<DeviceBuffer<uint32_t>> order;
+    std::optional<DeviceBuffer<char>> order_workspace;
+    std::optional<DeviceBuffer<char>> packed;           // [.., record_bytes]
+    std::optional<PinnedBuffer<char>> leaving_records;  // The same; with room for [.., slot_bytes].
+    std::unique_ptr<Event> left_for_host = std::make_unique<Event>();
   };
 
   char* Staging(Share& share) const {
@@ -242,10 +276,12 @@ class GpuHotRowStore final : public HotRowStore {
     share.cache->Find(unique, step_.device.data(), share.unique_slots->data(), /*values=*/nullptr, beside_);
     share.cache->ListMissing(
         unique, share.unique_slots->data(),
-        {.names = share.missing_names.device.data(), .positions = share.missing_at->data(), .count = counts + 1},
-        beside_);
+        {.names = share.missing_names->data(), .positions = share.missing_at->data(), .count = counts + 1}, beside_);
+    ListKeysGpu({.data = share.missing_names->data(), .max = unique.max, .count = counts + 1}, /*order=*/nullptr,
+                tables(), share.missing_keys.keys.device.data(), share.missing_keys.begins.device.data(), beside_);
     share.looked.Fetch(2, beside_);
-    share.missing_names.Fetch(share.missing_guess.Of(share.batch_rows), beside_);
+    share.missing_keys.begins.Fetch(tables() + 1, beside_);
+    share.missing_keys.keys.Fetch(share.missing_guess.Of(share.batch_rows), beside_);
     return absl::OkStatus();
   }
 
@@ -259,28 +295,41 @@ class GpuHotRowStore final : public HotRowStore {
     return Allocate(UniqueWorkspaceBytes(share->lookups), "the search for equal look-ups", &share->workspace);
   }
 
-  // Copies what the last Insert has driven out to the host, and its length.
+  uint32_t tables() const { return static_cast<uint32_t>(parts_.tables.size()); }
+
+  // Tells the host what the last Insert has driven out, and sends the records after it.
   void FetchLeaving(Share* share) {
-    const uint64_t slot_bytes = share->layout.slot_bytes();
-    const auto fetch_evicted = [&](size_t n) {
-      share->evicted_names.Fetch(n, beside_);
-      internal::CopyToHost(share->moving->data(), share->evicted_records->data(), n * slot_bytes, beside_);
-    };
+    const DeviceNames evicted_names{
+        .data = share->evicted_names.device.data(), .max = share->arrivals, .count = share->left.device.data()};
+    Keys& keys = share->leaving_keys;
     const size_t evicted_copied = share->evicted_guess.Of(share->arrivals);
     const size_t beside_copied = share->beside_guess.Of(share->arrivals);
-    beside_.WaitFor(placed_);
-    share->left.Fetch(2, beside_);
-    fetch_evicted(evicted_copied);
-    share->refused.Fetch(beside_copied, beside_);
-    beside_.Synchronize();
+    back_.WaitFor(placed_);
+    OrderByTableGpu(evicted_names, tables(), share->order->data(),
+                    {.data = share->order_workspace->data(), .bytes = share->order_workspace->size()}, back_);
+    ListKeysGpu(evicted_names, share->order->data(), tables(), keys.keys.device.data(), keys.begins.device.data(),
+                back_);
+    share->left.Fetch(2, back_);
+    keys.begins.Fetch(tables() + 1, back_);
+    keys.keys.Fetch(evicted_copied, back_);
+    share->refused.Fetch(beside_copied, back_);
+    told_.Record(back_);
+    PackRecordsGpu(share->evicted_records->data(), share->order->data(), share->arrivals, share->left.device.data(),
+                   share->layout, share->packed->data(), back_);
+    packed_.Record(back_);
+    beside_.WaitFor(packed_);  // Before the next rows arrive where these lie.
+    told_.Synchronize();
     const uint32_t evicted = share->left.host.data()[0];
     const uint32_t beside = share->left.host.data()[1];
-    if (evicted > evicted_copied) fetch_evicted(evicted);
-    if (beside > beside_copied) share->refused.Fetch(beside, beside_);
-    if (evicted > evicted_copied || beside > beside_copied) beside_.Synchronize();
+    if (evicted > evicted_copied) keys.keys.Fetch(evicted, back_);
+    if (beside > beside_copied) share->refused.Fetch(beside, back_);
+    if (evicted > evicted_copied || beside > beside_copied) back_.Synchronize();
     share->evicted_guess.Learn(evicted);
     share->beside_guess.Learn(beside);
     share->leaving = {evicted, beside};
+    internal::CopyToHost(share->leaving_records->data(), share->packed->data(), evicted * share->layout.record_bytes(),
+                         back_);
+    share->left_for_host->Record(back_);
   }
 
   // As many rows as a batch can have of these tables.
@@ -320,21 +369,35 @@ class GpuHotRowStore final : public HotRowStore {
                        share.tables.size() > 1 ? absl::StrCat(" and ", share.tables.size() - 1, " others") : "",
                        " need ", RowCacheGpu::Bytes(options), " bytes"));
     }
-    const size_t record_bytes = n * made.layout.slot_bytes();
+    const size_t slots_bytes = n * made.layout.slot_bytes();
+    const size_t packed_bytes = n * made.layout.record_bytes();
     ASSIGN_OR_RETURN(made.looked, Mirror<uint32_t>::Make(2, "the numbers of a batch's rows"));
     RETURN_IF_ERROR(Allocate(n, "the slots of a batch's rows", &made.unique_slots));
-    ASSIGN_OR_RETURN(made.missing_names, Mirror<RowName>::Make(n, "the names of missing rows"));
+    RETURN_IF_ERROR(Allocate(n, "the names of missing rows", &made.missing_names));
+    ASSIGN_OR_RETURN(made.missing_keys, MakeKeys(n, "the keys of missing rows"));
     RETURN_IF_ERROR(Allocate(n, "the positions of missing rows", &made.missing_at));
+    ASSIGN_OR_RETURN(made.arriving, AllocatePinned<char>(packed_bytes, "the rows that come in a step"));
+    ASSIGN_OR_RETURN(made.positions, Mirror<uint32_t>::Make(n, "the order of the rows that come in a step"));
     ASSIGN_OR_RETURN(made.left, Mirror<uint32_t>::Make(2, "the numbers of evicted rows"));
     RETURN_IF_ERROR(Allocate(n, "the slots of missing rows", &made.given));
     ASSIGN_OR_RETURN(made.evicted_names, Mirror<RowName>::Make(n, "the names of evicted rows"));
-    RETURN_IF_ERROR(Allocate(record_bytes, "evicted rows", &made.evicted_records));
+    RETURN_IF_ERROR(Allocate(slots_bytes, "evicted rows", &made.evicted_records));
     RETURN_IF_ERROR(Allocate(n, "the marks of evicted rows", &made.evicted_dirty));
     ASSIGN_OR_RETURN(made.refused, Mirror<uint32_t>::Make(n, "the list of refused rows"));
     RETURN_IF_ERROR(Allocate(n, "the slots of refused rows", &made.slots_beside));
-    ASSIGN_OR_RETURN(PinnedBuffer<char> moving,
-                     AllocatePinned<char>(record_bytes, "the rows that come and go in a step"));
-    made.moving.emplace(std::move(moving));
+    ASSIGN_OR_RETURN(made.leaving_keys, MakeKeys(n, "the keys of evicted rows"));
+    RETURN_IF_ERROR(Allocate(n, "the order of evicted rows", &made.order));
+    RETURN_IF_ERROR(
+        Allocate(OrderWorkspaceBytes(made.batch_rows, tables()), "ordering evicted rows", &made.order_workspace));
+    RETURN_IF_ERROR(Allocate(packed_bytes, "evicted rows, packed", &made.packed));
+    ASSIGN_OR_RETURN(made.leaving_records, AllocatePinned<char>(slots_bytes, "the rows that go in a step"));
+    return made;
+  }
+
+  absl::StatusOr<Keys> MakeKeys(size_t n, absl::string_view what) const {
+    Keys made;
+    ASSIGN_OR_RETURN(made.keys, Mirror<Key>::Make(n, what));
+    ASSIGN_OR_RETURN(made.begins, Mirror<uint32_t>::Make(parts_.tables.size() + 1, what));
     return made;
   }
 
@@ -348,10 +411,14 @@ class GpuHotRowStore final : public HotRowStore {
   const GpuHotRowStoreParts parts_;
   const Stream& compute_;
   const Stream& beside_;
+  const int gpu_ = CurrentGpu();
+  Stream back_;  // Copies what leaves, while others arrive.
   std::vector<Share> shares_;
   Mirror<RowCacheStep> step_ = Mirror<RowCacheStep>::Empty();
   Event arrived_;  // The missing rows, on the GPU.
   Event placed_;   // The batch's rows; look-ups have their slots.
+  Event told_;     // The names of what leaves, to the host,
+  Event packed_;   // and the records are packed.
 };
 
 }  // namespace

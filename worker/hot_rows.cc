@@ -12,7 +12,7 @@
 namespace sparrow {
 namespace {
 
-constexpr int64_t kGrainRows = 256;  // Of a thread, at least.
+constexpr int64_t kGrainKeys = 16384;  // Of a thread, at least.
 
 // Rows for each table: an equal number, but for bounded tables that are smaller.
 std::vector<uint64_t> RowsByTable(const v1::HotRows& budget, std::span<const TableSpec> tables) {
@@ -72,37 +72,48 @@ HotRows::HotRows(const Parts& parts)
       tables_(parts.tables),
       shares_(parts.shares),
       store_(parts.store),
+      evicted_(parts.shares.size()),
       beside_(parts.shares.size()),
-      outgoing_(parts.client, parts.tables),
       pull_(parts.client),
-      push_(parts.client) {
+      outgoing_(parts.client, parts.tables),
+      push_(parts.client),
+      side_(parts.return_cores) {
   for (const TableSpec& spec : tables_) {
     CHECK(spec.storage == RowType::kFloat32 && !spec.admission.enabled() && !spec.eviction.enabled()) << spec.name;
     layouts_.push_back(spec.Layout());
   }
   for (size_t s = 0; s < shares_.size(); ++s) bytes_ += store_->slots(s) * RowCacheSlotBytes(LayoutOf(s));
   metrics_.hot_row_bytes.Add(static_cast<double>(bytes_));
-  incoming_.keys.resize(tables_.size());
-  incoming_.records.resize(tables_.size());
 }
 
 HotRows::~HotRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(bytes_)); }
 
 absl::Status HotRows::StartPull(PreparedBatch* batch) {
   ASSIGN_OR_RETURN(looked_, store_->Look(*batch));
+  std::vector<std::span<const Key>> keys(tables_.size());
   uint64_t rows_missing = 0;
-  for (std::vector<Key>& keys : incoming_.keys) keys.clear();
-  for (const std::span<const RowName> missing : looked_.missing) {
-    for (const RowName& name : missing) incoming_.keys[name.table].push_back(name.key);
-    rows_missing += missing.size();
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    for (const uint32_t t : shares_[s].tables) keys[t] = looked_.missing[s].of(t);
+    rows_missing += looked_.missing[s].size();
   }
   metrics_.hot_row_hits.Add(static_cast<double>(looked_.rows - rows_missing));
   metrics_.hot_row_misses.Add(static_cast<double>(rows_missing));
-  const std::vector<std::span<const Key>> keys(incoming_.keys.begin(), incoming_.keys.end());
   client_->PartitionRecords(keys, returning_.get(), &incoming_.partition);
-  std::vector<std::span<float>> records;
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    records.push_back(Room(&incoming_.records[t], keys[t].size() * layouts_[t].record_bytes() / sizeof(float)));
+  std::vector<std::span<float>> records(tables_.size());
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    const uint64_t record_floats = LayoutOf(s).record_bytes() / sizeof(float);
+    const HotRowStore::Room room = store_->ArrivalRoom(s);
+    float* const floats = reinterpret_cast<float*>(room.records.data());
+    for (const uint32_t t : shares_[s].tables) {
+      const uint32_t first = looked_.missing[s].begins[t];
+      records[t] = {floats + first * record_floats, keys[t].size() * record_floats};
+      const std::span<const uint32_t> position = incoming_.partition.position(t);
+      const std::span<uint32_t> to = room.positions.subspan(first, keys[t].size());
+      ParallelFor(static_cast<int64_t>(to.size()), kGrainKeys, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          to[i] = first + (position.empty() ? static_cast<uint32_t>(i) : position[i]);
+      });
+    }
   }
   incoming_.arrived = false;
   pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_, .records = true}, &incoming_.partition,
@@ -117,27 +128,18 @@ absl::Status HotRows::Continue() {
   return absl::OkStatus();
 }
 
+absl::Status HotRows::BringRows() {
+  // Else some of them may wait for the push of the step, and this for its end.
+  if (!pushed_early_ || incoming_.arrived) return absl::OkStatus();
+  RETURN_IF_ERROR(AwaitPush());  // First: if it fails, rows that wait for it never come.
+  return TakeArrivals();
+}
+
 absl::Status HotRows::TakeArrivals() {
   RETURN_IF_ERROR(pull_.Finish());
   metrics_.rows_pulled.Add(static_cast<double>(incoming_.partition.rows()));
   metrics_.pull_bytes.Add(static_cast<double>(pull_.bytes()));
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    const RowLayout& layout = LayoutOf(s);
-    char* to = store_->ArrivalRoom(s).data();
-    for (const uint32_t t : shares_[s].tables) {
-      const std::span<const uint32_t> position = incoming_.partition.position(t);
-      const char* const records = reinterpret_cast<const char*>(incoming_.records[t].data());
-      const int64_t rows = static_cast<int64_t>(incoming_.keys[t].size());
-      ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const size_t from = position.empty() ? static_cast<size_t>(i) : position[i];
-          std::memcpy(to + i * layout.slot_bytes(), records + from * layout.record_bytes(), layout.record_bytes());
-        }
-      });
-      to += rows * layout.slot_bytes();
-    }
-    store_->TakeArrivals(s);
-  }
+  for (size_t s = 0; s < shares_.size(); ++s) store_->TakeArrivals(s);
   incoming_.arrived = true;
   return absl::OkStatus();
 }
@@ -153,21 +155,24 @@ absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate
   uint64_t beside = 0;
   for (size_t s = 0; s < shares_.size(); ++s) {
     ASSIGN_OR_RETURN(const HotRowStore::Leaving leaving, store_->TakeLeaving(s));
-    AddOutgoing(leaving.evicted, leaving.records);
+    evicted_[s] = leaving.evicted;
     beside_[s].clear();
-    for (const uint32_t i : leaving.beside) beside_[s].push_back(looked_.missing[s][i]);
+    for (const uint32_t i : leaving.beside) beside_[s].push_back(looked_.missing[s].name(i));
     evicted += leaving.evicted.size();
     beside += leaving.beside.size();
-  }
-  metrics_.hot_row_evictions.Add(static_cast<double>(evicted));
-  returning_ = std::make_unique<KeyFilter>(evicted + beside);
-  for (uint32_t t = 0; t < tables_.size(); ++t) returning_->Add(t, outgoing_.keys(t));
-  for (const std::vector<RowName>& names : beside_) {
-    for (const RowName& name : names) returning_->Add(name.table, std::span(&name.key, 1));
   }
   pushed_early_ = beside == 0;
   if (pushed_early_) {
     StartReturn({.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor});
+  }
+  metrics_.hot_row_evictions.Add(static_cast<double>(evicted));
+  returning_ = std::make_unique<KeyFilter>(evicted + beside);
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    const std::vector<uint32_t>& tables = shares_[s].tables;
+    ParallelFor(static_cast<int64_t>(tables.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) returning_->Add(tables[i], evicted_[s].of(tables[i]));
+    });
+    for (const RowName& name : beside_[s]) returning_->Add(name.table, std::span(&name.key, 1));
   }
   return absl::OkStatus();
 }
@@ -197,12 +202,27 @@ absl::Status HotRows::PushBeside(const PsPush::Step& step) {
 }
 
 void HotRows::StartReturn(const PsPush::Step& step) {
-  outgoing_.Pack();
-  push_.StartReturn(step, outgoing_.partition(), outgoing_.views());
+  side_.Start([this, step] {
+    for (size_t s = 0; s < shares_.size(); ++s) {
+      const std::span<const char> records = store_->LeavingRecords(s);
+      const uint64_t record_bytes = LayoutOf(s).record_bytes();
+      for (const uint32_t t : shares_[s].tables) {
+        const std::span<const Key> keys = evicted_[s].of(t);
+        outgoing_.AddAll(t, keys, records.subspan(evicted_[s].begins[t] * record_bytes, keys.size() * record_bytes));
+      }
+    }
+    outgoing_.Pack();
+    push_.StartReturn(step, outgoing_.partition(), outgoing_.views());
+  });
+}
+
+absl::Status HotRows::AwaitPush() {
+  side_.Wait();
+  return push_.Finish();
 }
 
 absl::Status HotRows::FinishPush() {
-  RETURN_IF_ERROR(push_.Finish());
+  RETURN_IF_ERROR(AwaitPush());
   metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition().rows()));
   metrics_.push_bytes.Add(static_cast<double>(push_.bytes()));
   return absl::OkStatus();

@@ -11,8 +11,9 @@
 //
 // Rows of the batch in work are pinned: the cache evicts only what the step in work does not use. What a step's push
 // returns is known before the next batch is looked up, so that a row on its way back is pulled late, behind the push.
-// Where no row lies beside the cache, that push does not depend on the step: it goes out while the step computes, and
-// then the next step's rows, late ones too, can be here before the step is over.
+// Where no row lies beside the cache, that push does not depend on the step: it goes out while the step computes, on a
+// thread of its own, and then the next step's rows, late ones too, can be here before the step is over. Records are
+// written by servers, and sent from, where the store has them.
 //
 // Nothing here changes a number: a row has the same updates in the same order as on a server (embedding/apply.h).
 
@@ -27,6 +28,7 @@
 #include "sparrow/v1/job.pb.h"
 #include "worker/hot_row_store.h"
 #include "worker/outgoing_records.h"
+#include "worker/side_thread.h"
 #include "worker/step_rows.h"
 
 namespace sparrow {
@@ -44,6 +46,7 @@ class HotRows final : public StepRows {
     HotRowStore* store;                   // Of the shares.
     PsClient* client;                     // Its tables have record_floats.
     bool ahead;                           // As in MakeServerRows.
+    int return_cores;                     // That may be busy with a push, beside the step's thread; 0: that one is.
     const WorkerMetrics* metrics;
   };
   explicit HotRows(const Parts& parts);
@@ -51,6 +54,7 @@ class HotRows final : public StepRows {
 
   absl::Status StartPull(PreparedBatch* batch) override;
   absl::Status Continue() override;
+  absl::Status BringRows() override;
   absl::Status FinishPull(PreparedBatch* batch) override;
   absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) override;
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
@@ -62,17 +66,17 @@ class HotRows final : public StepRows {
  private:
   // Rows on their way here.
   struct Incoming {
-    std::vector<std::vector<Key>> keys;  // [tables]: share by share as the store's look-up gives them.
     KeyPartition partition;
-    std::vector<std::vector<float>> records;  // [tables][keys, record_floats], in the order of the partition.
-    bool arrived = false;                     // In the store's hands.
+    bool arrived = false;  // In the store's hands.
   };
 
   const RowLayout& LayoutOf(size_t share) const { return layouts_[shares_[share].tables[0]]; }
   // Waits for the pull, and gives its rows to the store.
   absl::Status TakeArrivals();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
+  // Sends the rows that were evicted, and what was added to outgoing_.
   void StartReturn(const PsPush::Step& step);
+  absl::Status AwaitPush();
   // Unless the push has gone out early: adds the rows beside the cache, and sends it.
   absl::Status PushBeside(const PsPush::Step& step);
 
@@ -87,12 +91,15 @@ class HotRows final : public StepRows {
 
   HotRowStore::Looked looked_;                // Of the batch whose pull has started last.
   Incoming incoming_;                         // Of the same.
-  std::vector<std::vector<RowName>> beside_;  // [shares]: rows of the step in work beside the cache.
+  std::vector<KeysByTable> evicted_;          // [shares]: by the step in work,
+  std::vector<std::vector<RowName>> beside_;  // and its rows beside the cache.
   bool pushed_early_ = false;                 // The present step's push is under way or over: none is beside.
-  OutgoingRecords outgoing_;
-  std::unique_ptr<KeyFilter> returning_;  // The keys of the present step's push. Null before the first.
+  std::unique_ptr<KeyFilter> returning_;      // The keys of the present step's push. Null before the first.
   PsPull pull_;
+  // Of the side thread between StartReturn and FinishPush:
+  OutgoingRecords outgoing_;
   PsPush push_;
+  SideThread side_;  // Last: it uses the others.
 };
 
 }  // namespace sparrow

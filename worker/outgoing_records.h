@@ -16,7 +16,8 @@
 
 namespace sparrow {
 
-// Clear, Add for each row, Pack; then partition and views are for a push. Keeps its memory. Not thread-safe.
+// Clear, Add for each row or AddAll for those of a table, Pack; then partition and views are for a push. Keeps its
+// memory. Not thread-safe.
 class OutgoingRecords {
  public:
   // The client outlives it.
@@ -25,20 +26,28 @@ class OutgoingRecords {
   void Clear();
   // The record stays as it is until Pack.
   void Add(const RowName& name, const char* record);
-  // Copies the records together.
+  // Rows of a table, packed as they travel: [keys, record_bytes]. They stay as they are until Pack, and where they are
+  // all of the table and in the order of the partition, as with one server, until the push is over.
+  void AddAll(uint32_t table, std::span<const Key> keys, std::span<const char> records);
+  // Copies the records together, unless they are.
   void Pack();
 
-  std::span<const Key> keys(uint32_t table) const { return keys_[table]; }  // In the order of Add.
   // Of Pack:
   const KeyPartition& partition() const { return partition_; }
   // A view for each table, [keys, record_bytes], in the order of the partition.
   std::span<const std::span<const char>> views() const { return views_; }
 
  private:
+  struct Packed {
+    std::span<const Key> keys;
+    std::span<const char> records;
+  };
+
   PsClient* const client_;
   std::vector<RowLayout> layouts_;                 // [tables]
   std::vector<std::vector<Key>> keys_;             // [tables]
   std::vector<std::vector<const char*>> records_;  // [tables][keys]
+  std::vector<Packed> packed_;                     // [tables]: what AddAll has added.
   KeyPartition partition_;
   std::vector<std::vector<char>> bytes_;  // [tables]: what views_ are of.
   std::vector<std::span<const char>> views_;

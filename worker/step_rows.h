@@ -26,11 +26,14 @@ class StepRows {
   // Goes on with that pull as far as answers are there: asks again for rows that could not be answered early, or brings
   // rows on their way that have come. Never waits for a server.
   virtual absl::Status Continue() = 0;
+  // Waits for rows that can come, and brings them on their way, where the present step has nothing left to do for them
+  // but its arithmetic, which goes on elsewhere. After StartPull of the next batch.
+  virtual absl::Status BringRows() { return absl::OkStatus(); }
   // Waits until batch->rows are filled. REQUIRES: StartPull of the same batch.
   virtual absl::Status FinishPull(PreparedBatch* batch) = 0;
 
-  // The batch is being computed. Sends what does not depend on it, beside it. REQUIRES: FinishPull of the batch, and
-  // StartPull of no other since.
+  // The batch is being computed. Begins to send what does not depend on it, beside it. REQUIRES: FinishPull of the
+  // batch, and StartPull of no other since.
   virtual absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) = 0;
   // The rows of the batch change by these gradients, of partition.keys(), which stay as they are until FinishPush.
   // REQUIRES: PushEarly of the batch.

@@ -66,7 +66,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   if (parts_.scaler != nullptr) parts_.trainer->SetLossScale(static_cast<float>(parts_.scaler->state().scale));
   RETURN_IF_ERROR(parts_.trainer->Start(*now, factor));
   mark_copies();
-  // A GPU computes from here on, beside what this thread does for the rows.
+  // A GPU computes from here on, beside what this thread and others do for the rows.
   RETURN_IF_ERROR(rows_->PushEarly(*now, factor));
   watch.Mark(StepPart::kPush);
   // All servers have applied the step before: the rows of the next one that this one does not touch may come while it
@@ -83,7 +83,11 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
     watch.Mark(StepPart::kPull);
     return absl::OkStatus();
   };
-  if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) RETURN_IF_ERROR(ask_for_next());
+  if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) {
+    RETURN_IF_ERROR(ask_for_next());
+    if (next_ != nullptr) RETURN_IF_ERROR(rows_->BringRows());
+    watch.Mark(StepPart::kWait);
+  }
 
   ASSIGN_OR_RETURN(const BatchTrainer::Result result_of_batch, parts_.trainer->Finish());
   watch.MarkAll(result_of_batch);

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "dense/dense_optimizer.h"
@@ -301,8 +302,12 @@ class Training {
                                                     .store = hot_rows_.get(),
                                                     .client = &*client_,
                                                     .ahead = train.prefetch(),
+                                                    // Cores are free while a GPU computes.
+                                                    .return_cores = in_.device.gpu.has_value() ? HalfOfCores() : 0,
                                                     .metrics = &metrics_});
   }
+
+  static int HalfOfCores() { return std::max(1, Cores() / 2); }
 
   // From where the data stands now. 0: not known.
   uint64_t StepsTotal(uint64_t epoch_rows) const {

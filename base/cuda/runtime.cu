@@ -74,6 +74,12 @@ std::string GpuAbsence() {
 
 void UseGpu(int gpu) { CHECK_CUDA(cudaSetDevice(gpu)); }
 
+int CurrentGpu() {
+  int gpu = 0;
+  CHECK_CUDA(cudaGetDevice(&gpu));
+  return gpu;
+}
+
 std::string TryGpu(int gpu) {
   cudaError_t error = cudaSetDevice(gpu);
   if (error == cudaSuccess) error = cudaFree(nullptr);  // Makes the context, which is what can fail.

@@ -18,6 +18,7 @@ int GpuCount();
 std::string GpuAbsence();
 // Makes `gpu` the current one of the calling thread. REQUIRES: 0 <= gpu < GpuCount(), and that it can be used.
 void UseGpu(int gpu);
+int CurrentGpu();  // Of the calling thread. REQUIRES: GpuCount() > 0.
 // The same; returns why it cannot be used: its memory is full (with the bytes that are free, where the driver tells),
 // it is another process's alone, or older than what the kernels are compiled for. "" if it can.
 std::string TryGpu(int gpu);
