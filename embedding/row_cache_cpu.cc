@@ -54,6 +54,7 @@ EvictedRows RowCacheCpu::Insert(std::span<const RowName> names, std::span<const 
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return bucket_of(a) < bucket_of(b); });
   const uint32_t pinned_recency = PinnedRecency(step);
+  const uint32_t kept_recency = KeptRecency(step);
   std::vector<bool> taken(names_.size());  // By this call.
   for (const uint32_t i : order) {
     const uint64_t bits = NameBits(names[i]);
@@ -62,7 +63,7 @@ EvictedRows RowCacheCpu::Insert(std::span<const RowName> names, std::span<const 
     uint32_t best = kNoSlot;
     uint32_t lowest = kNeverEvicted;
     for (uint32_t slot = begin; slot < end; ++slot) {
-      const uint32_t rank = EvictionRank(scores_[slot], step.step, pinned_recency);
+      const uint32_t rank = EvictionRank(scores_[slot], step.step, pinned_recency, kept_recency);
       if (taken[slot] || rank >= lowest) continue;
       best = slot;
       lowest = rank;

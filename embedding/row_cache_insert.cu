@@ -62,6 +62,7 @@ __device__ void PlaceInBucket(const InsertArguments& a, uint32_t bucket, uint32_
   const uint32_t lane = threadIdx.x % 32;
   const RowCacheStep step = *a.step;
   const uint32_t pinned_recency = PinnedRecency(step);
+  const uint32_t kept_recency = KeptRecency(step);
   const uint32_t begin = bucket * kBucketSlots;
   uint32_t ranks[kOwn];
 #pragma unroll
@@ -73,7 +74,7 @@ __device__ void PlaceInBucket(const InsertArguments& a, uint32_t bucket, uint32_
     const uint32_t others = __ballot_sync(kEveryLane, is_free);
     if (is_free) free_slots[free + __popc(others & ((1u << lane) - 1))] = static_cast<uint8_t>(j * 32 + lane);
     free += __popc(others);
-    ranks[j] = is_free ? kNeverEvicted : EvictionRank(ranks[j], step.step, pinned_recency);
+    ranks[j] = is_free ? kNeverEvicted : EvictionRank(ranks[j], step.step, pinned_recency, kept_recency);
   }
   __syncwarp();
   uint32_t rank, own;  // The lane's lowest, and where it is.

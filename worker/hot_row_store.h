@@ -25,6 +25,19 @@ struct HotRowShare {
   uint64_t bytes = 0;            // RowCacheOptions.bytes.
 };
 
+// How long a cache of so many slots keeps rows whatever their recency (RowCacheStep.steps_kept): four times as long as
+// what comes in takes to fill it.
+class KeptSteps {
+ public:
+  explicit KeptSteps(uint64_t slots) : slots_(slots) {}
+  void Arrived(uint64_t rows) { rows_of_16_ += rows - rows_of_16_ / 16; }
+  uint64_t steps() const { return 4 * 16 * slots_ / (rows_of_16_ + 1); }
+
+ private:
+  const uint64_t slots_;
+  uint64_t rows_of_16_ = 0;  // That came in some 16 steps, the last ones most.
+};
+
 // A cache (embedding/row_cache.h) for each share, and places beside it for rows of the batch in work that find none in
 // the cache. A batch goes through Look, ArrivalRoom and TakeArrivals of each share, Place, TakeLeaving, Update,
 // CopyBeside, in this order; Look of the next one may come as soon as TakeLeaving has been called, and what follows up

@@ -31,8 +31,8 @@ class CpuHotRowStore final : public HotRowStore {
         for (const Key key : batch.partition.keys(t)) share.names.push_back({.key = key, .table = t});
       }
       share.next_slots.resize(share.names.size());
-      const RowCacheStep at{.step = batch.batch.step, .oldest_in_flight = batch.batch.step};
-      share.cache->Find(share.names, &at, share.next_slots);
+      share.at = {.step = batch.batch.step, .oldest_in_flight = batch.batch.step, .steps_kept = share.kept.steps()};
+      share.cache->Find(share.names, &share.at, share.next_slots);
       share.missing = ListMissing(share.names, share.next_slots);
       share.missing_keys.Fill(share.missing.names, {}, tables_.size());
       looked.missing.push_back(share.missing_keys.view());
@@ -57,13 +57,13 @@ class CpuHotRowStore final : public HotRowStore {
   }
 
   absl::Status Place(PreparedBatch* batch) override {
-    const RowCacheStep at{.step = batch->batch.step, .oldest_in_flight = batch->batch.step};
     for (size_t s = 0; s < shares_.size(); ++s) {
       Share& share = shares_[s];
       const size_t n = share.missing.names.size();
       std::vector<uint32_t> slots(n);
-      share.evicted =
-          share.cache->Insert(share.missing.names, {share.arrived.data(), n * share.layout.slot_bytes()}, at, slots);
+      share.evicted = share.cache->Insert(share.missing.names, {share.arrived.data(), n * share.layout.slot_bytes()},
+                                          share.at, slots);
+      share.kept.Arrived(n);
       for (const uint32_t i : share.evicted.refused) slots[i] = share.cache->slots() + i;
       std::swap(share.slots, share.next_slots);
       for (size_t i = 0; i < n; ++i) share.slots[share.missing.positions[i]] = slots[i];
@@ -161,7 +161,9 @@ class CpuHotRowStore final : public HotRowStore {
     std::vector<uint32_t> tables;
     RowLayout layout;
     std::unique_ptr<RowCacheCpu> cache;
+    KeptSteps kept{cache->slots()};
     // Of the batch looked up last, by the order of its partition's keys:
+    RowCacheStep at;
     std::vector<RowName> names;
     std::vector<uint32_t> next_slots;
     MissingRows missing;

@@ -51,7 +51,7 @@ class GpuHotRowStore final : public HotRowStore {
       parts_.batch->Place(s, made.cache->records(), made.cache->slots() + made.batch_rows);
       shares_.push_back(std::move(made));
     }
-    ASSIGN_OR_RETURN(step_, Mirror<RowCacheStep>::Make(1, "a step of the row cache"));
+    ASSIGN_OR_RETURN(step_, Mirror<RowCacheStep>::Make(shares_.size(), "a step of the row caches"));
     compute_.Synchronize();  // The caches are clear, for the other stream too.
     return CheckGpuReserve("train.hot_rows leave too little");
   }
@@ -62,8 +62,11 @@ class GpuHotRowStore final : public HotRowStore {
     // Beside the step in work, which changes records; this only reads the index, once that step's rows are in it.
     beside_.WaitFor(placed_);
     // Rows used at the batch's step are pinned.
-    *step_.host.data() = {.step = batch.batch.step, .oldest_in_flight = batch.batch.step};
-    step_.Upload(1, beside_);
+    for (size_t s = 0; s < shares_.size(); ++s) {
+      step_.host.data()[s] = {
+          .step = batch.batch.step, .oldest_in_flight = batch.batch.step, .steps_kept = shares_[s].kept->steps()};
+    }
+    step_.Upload(shares_.size(), beside_);
     for (size_t s = 0; s < shares_.size(); ++s) RETURN_IF_ERROR(QueueLook(s));
     beside_.Synchronize();
     Looked looked;
@@ -108,9 +111,10 @@ class GpuHotRowStore final : public HotRowStore {
       const uint32_t missing = share.missing;
       share.leaving.reset();
       share.arrivals = missing;
+      share.kept->Arrived(missing);
       if (missing > 0) {
-        share.cache->Insert({.data = share.missing_names->data(), .max = missing}, Staging(share), step_.device.data(),
-                            share.given->data(),
+        share.cache->Insert({.data = share.missing_names->data(), .max = missing}, Staging(share),
+                            step_.device.data() + s, share.given->data(),
                             {.names = share.evicted_names.device.data(),
                              .records = share.evicted_records->data(),
                              .dirty = share.evicted_dirty->data(),
@@ -209,6 +213,7 @@ class GpuHotRowStore final : public HotRowStore {
     RowLayout layout;
     uint32_t batch_rows;  // Of a batch, at most.
     std::optional<RowCacheGpu> cache;
+    std::optional<KeptSteps> kept;
 
     // Of the look-ups, with room for `lookups`:
     uint32_t lookups = 0;
@@ -273,7 +278,7 @@ class GpuHotRowStore final : public HotRowStore {
                    {.data = share.workspace->data(), .bytes = share.workspace->size()}, beside_);
     const DeviceNames unique{
         .data = share.unique_names->data(), .max = std::min(lookups.count, share.batch_rows), .count = counts};
-    share.cache->Find(unique, step_.device.data(), share.unique_slots->data(), /*values=*/nullptr, beside_);
+    share.cache->Find(unique, step_.device.data() + s, share.unique_slots->data(), /*values=*/nullptr, beside_);
     share.cache->ListMissing(
         unique, share.unique_slots->data(),
         {.names = share.missing_names->data(), .positions = share.missing_at->data(), .count = counts + 1}, beside_);
@@ -369,6 +374,7 @@ class GpuHotRowStore final : public HotRowStore {
                        share.tables.size() > 1 ? absl::StrCat(" and ", share.tables.size() - 1, " others") : "",
                        " need ", RowCacheGpu::Bytes(options), " bytes"));
     }
+    made.kept.emplace(made.cache->slots());
     const size_t slots_bytes = n * made.layout.slot_bytes();
     const size_t packed_bytes = n * made.layout.record_bytes();
     ASSIGN_OR_RETURN(made.looked, Mirror<uint32_t>::Make(2, "the numbers of a batch's rows"));
@@ -414,11 +420,11 @@ class GpuHotRowStore final : public HotRowStore {
   const int gpu_ = CurrentGpu();
   Stream back_;  // Copies what leaves, while others arrive.
   std::vector<Share> shares_;
-  Mirror<RowCacheStep> step_ = Mirror<RowCacheStep>::Empty();
-  Event arrived_;  // The missing rows, on the GPU.
-  Event placed_;   // The batch's rows; look-ups have their slots.
-  Event told_;     // The names of what leaves, to the host,
-  Event packed_;   // and the records are packed.
+  Mirror<RowCacheStep> step_ = Mirror<RowCacheStep>::Empty();  // [shares]
+  Event arrived_;                                              // The missing rows, on the GPU.
+  Event placed_;                                               // The batch's rows; look-ups have their slots.
+  Event told_;                                                 // The names of what leaves, to the host,
+  Event packed_;                                               // and the records are packed.
 };
 
 }  // namespace

@@ -216,7 +216,7 @@ TEST_P(RowCacheGpuTwins, EqualCallsGiveEqualResultsAndContents) {
 
   for (uint64_t step = 1; step <= shape.steps; ++step) {
     // The first steps pin all, later ones little.
-    const RowCacheStep now{1000 + step, step < 3 ? 0 : 1000 + step - 1};
+    const RowCacheStep now{1000 + step, step < 3 ? 0 : 1000 + step - 1, /*steps_kept=*/step % 4};
     const std::vector<RowName> names = UniqueNames(shape, &random);
     arrays.names.CopyFrom(names, stream);
     arrays.step.CopyFrom({&now, 1}, stream);

@@ -190,7 +190,7 @@ TEST(RowCache, ScoresKeepTheLastStepAndCountSteps) {
 
 TEST(RowCache, RowsInUseArePinnedWhateverTheStep) {
   const auto rank = [](uint64_t used, uint64_t step, uint64_t oldest) {
-    return EvictionRank(FirstScore(used), step, PinnedRecency({step, oldest}));
+    return EvictionRank(FirstScore(used), step, PinnedRecency({step, oldest}), KeptRecency({.step = step}));
   };
   for (const uint64_t base : {uint64_t{1} << 24, (uint64_t{1} << 24) + 5, uint64_t{7} << 40, ~uint64_t{0} >> 1}) {
     for (const uint64_t step : {base - 1, base, base + 1, base + 3}) {
@@ -206,6 +206,56 @@ TEST(RowCache, RowsInUseArePinnedWhateverTheStep) {
   }
   EXPECT_LT(rank(0, 1, kNoneInFlight), rank(1, 1, kNoneInFlight)) << "the first steps";
   EXPECT_GT(rank(0, 1, kNoneInFlight), 0u) << "after free slots";
+}
+
+TEST(RowCache, RowsThatAreKeptGoByTheirUsesAndThenByStepsInAnyOrder) {
+  constexpr uint64_t kStep = (uint64_t{1} << 24) + 50, kKept = 20;
+  const auto rank = [](uint64_t used, uint32_t uses) {
+    const RowCacheStep step{.step = kStep, .oldest_in_flight = kNoneInFlight, .steps_kept = kKept};
+    return EvictionRank(static_cast<uint32_t>(used) << 8 | uses, kStep, PinnedRecency(step), KeptRecency(step));
+  };
+  EXPECT_LT(rank(kStep - kKept - 1, 255), rank(kStep - kKept, 1)) << "not used for more than steps_kept";
+  EXPECT_LT(rank(kStep - kKept - 2, 255), rank(kStep - kKept - 1, 1)) << "the least recent of those";
+  std::set<uint32_t> ranks;
+  bool ascends = true;
+  for (uint64_t used = kStep - kKept; used <= kStep; ++used) {
+    for (uint64_t other = kStep - kKept; other <= kStep; ++other) {
+      EXPECT_LT(rank(used, 1), rank(other, 2));
+      EXPECT_LT(rank(used, 3), rank(other, 4));
+      EXPECT_LT(rank(used, 127), rank(other, 128));
+    }
+    EXPECT_EQ(rank(used, 2), rank(used, 3));
+    EXPECT_LT(rank(used, 255), kNeverEvicted);
+    ranks.insert(rank(used, 1));
+    ascends = ascends && rank(used, 1) > rank(used - 1, 1);
+  }
+  EXPECT_EQ(ranks.size(), kKept + 1);
+  EXPECT_FALSE(ascends) << "the order of steps is not that of time";
+}
+
+// Half as many rows again as there are slots, in the same order again and again.
+TEST(RowCache, OfRowsThatComeRoundAsManyAreFoundAsHaveRoom) {
+  constexpr uint32_t kBuckets = 16, kRows = kBuckets * kBucketSlots * 3 / 2, kSteps = 48;
+  for (const uint64_t kept : {uint64_t{0}, uint64_t{1000}}) {
+    RowCacheCpu cache(Options(1, kBuckets, kRows));
+    uint64_t found = 0;
+    for (uint64_t step = 0; step < 10 * kSteps; ++step) {
+      const RowCacheStep now{.step = step, .oldest_in_flight = step, .steps_kept = kept};
+      std::vector<RowName> names;
+      for (uint64_t key = step % kSteps; key < kRows; key += kSteps) names.push_back({key, 0});
+      std::vector<uint32_t> slots(names.size());
+      cache.Find(names, &now, slots);
+      const std::vector<RowName> missing = ListMissing(names, slots).names;
+      if (step >= 9 * kSteps) found += names.size() - missing.size();
+      Insert(&cache, missing, now);
+    }
+    std::printf("%lu of %u rows found\n", found, kRows);
+    if (kept == 0) {
+      EXPECT_LT(found, kRows / 20u) << "the least recent go";
+    } else {
+      EXPECT_GT(found, kRows * 6u / 10) << "two thirds have room";
+    }
+  }
 }
 
 // Of rows that are pinned, how many a cache refuses: what row_cache.h says of one bucket a row.
@@ -362,7 +412,7 @@ class RowCacheModel : public ::testing::TestWithParam<Shape> {
 TEST_P(RowCacheModel, NothingIsLostOrAliasedAndPinnedRowsStay) {
   for (uint64_t step = 1; step <= 60; ++step) {
     SCOPED_TRACE(testing::Message() << "step " << step);
-    const RowCacheStep now{step, step < 3 ? 0 : step - 2};
+    const RowCacheStep now{step, step < 3 ? 0 : step - 2, /*steps_kept=*/step % 5};
     const std::vector<RowName> names = RandomNames();
     std::vector<uint32_t> slots;
     Find(names, now, &slots);
