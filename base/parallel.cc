@@ -26,12 +26,15 @@ void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64
   CHECK_GT(grain, 0);
   if (n <= 0) return;
   const int64_t grains = (n + grain - 1) / grain;
-  const int64_t threads = std::min<int64_t>(ParallelThreads(), grains);
+  const int team = ParallelThreads();
+  const int64_t threads = std::min<int64_t>(team, grains);
   if (threads <= 1) {
     body(0, n);
     return;
   }
-#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(static, 1)
+  // The whole team always, though some may have nothing to do: libgomp ends the threads that a smaller team does not
+  // need, and starts new ones for the next larger one, which takes a millisecond.
+#pragma omp parallel for num_threads(team) schedule(static, 1)
   for (int64_t t = 0; t < threads; ++t) {
     body(std::min(n, grains * t / threads * grain), std::min(n, grains * (t + 1) / threads * grain));
   }

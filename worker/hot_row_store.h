@@ -39,11 +39,11 @@ class KeptSteps {
 };
 
 // A cache (embedding/row_cache.h) for each share, and places beside it for rows of the batch in work that find none in
-// the cache. A batch goes through Look, ArrivalRoom and TakeArrivals of each share, Place, TakeLeaving, Update,
-// CopyBeside, in this order; Look of the next one may come as soon as TakeLeaving has been called, and what follows up
-// to TakeArrivals if none of its rows lies beside the cache. Records come and go packed, as messages carry them
-// (embedding/row_parcel.h): memory that servers write to and pushes are sent from. Not thread-safe, but for
-// LeavingRecords. Errors are final.
+// the cache. A batch goes through StartLook, Look, ArrivalRoom and TakeArrivals of each share, Place, TakeLeaving,
+// Update, CopyBeside, in this order; StartLook of the next one may come as soon as its rows are placed, and what
+// follows TakeLeaving, up to TakeArrivals if none of its rows lies beside the cache. Records come and go packed, as
+// messages carry them (embedding/row_parcel.h): memory that servers write to and pushes are sent from. Not thread-safe,
+// but for LeavingRecords. Errors are final.
 class HotRowStore {
  public:
   virtual ~HotRowStore() = default;
@@ -55,8 +55,10 @@ class HotRowStore {
     std::vector<KeysByTable> missing;  // [shares]: those not in the cache, each once.
   };
   // Which rows a batch needs, and which of them have to be fetched. Rows found are used at the batch's step. `missing`
-  // is valid until the next Look. ResourceExhausted: more rows than a batch may have.
-  virtual absl::StatusOr<Looked> Look(const PreparedBatch& batch) = 0;
+  // is valid until the second StartLook from here. StartLook begins with it and waits for nothing. ResourceExhausted:
+  // more rows than a batch may have.
+  virtual absl::Status StartLook(const PreparedBatch& batch) = 0;
+  virtual absl::StatusOr<Looked> Look() = 0;
 
   // Room for the records of the missing rows, in any order, and for where in it each missing row's is.
   struct Room {

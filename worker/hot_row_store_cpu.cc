@@ -22,8 +22,8 @@ class CpuHotRowStore final : public HotRowStore {
 
   uint32_t slots(size_t share) const override { return shares_[share].cache->slots(); }
 
-  absl::StatusOr<Looked> Look(const PreparedBatch& batch) override {
-    Looked looked{.rows = batch.partition.rows(), .missing = {}};
+  absl::Status StartLook(const PreparedBatch& batch) override {
+    looked_ = {.rows = batch.partition.rows(), .missing = {}};
     for (size_t s = 0; s < shares_.size(); ++s) {
       Share& share = shares_[s];
       share.names.clear();
@@ -34,11 +34,14 @@ class CpuHotRowStore final : public HotRowStore {
       share.at = {.step = batch.batch.step, .oldest_in_flight = batch.batch.step, .steps_kept = share.kept.steps()};
       share.cache->Find(share.names, &share.at, share.next_slots);
       share.missing = ListMissing(share.names, share.next_slots);
+      std::swap(share.missing_keys, share.missing_keys_before);
       share.missing_keys.Fill(share.missing.names, {}, tables_.size());
-      looked.missing.push_back(share.missing_keys.view());
+      looked_.missing.push_back(share.missing_keys.view());
     }
-    return looked;
+    return absl::OkStatus();
   }
+
+  absl::StatusOr<Looked> Look() override { return looked_; }
 
   Room ArrivalRoom(size_t s) override {
     Share& share = shares_[s];
@@ -167,7 +170,7 @@ class CpuHotRowStore final : public HotRowStore {
     std::vector<RowName> names;
     std::vector<uint32_t> next_slots;
     MissingRows missing;
-    Keys missing_keys;
+    Keys missing_keys, missing_keys_before;
     std::vector<float> arriving;  // [missing, record_bytes]
     std::vector<uint32_t> positions;
     std::vector<char> arrived;  // [.., slot_bytes]: the places beside the cache.
@@ -197,6 +200,7 @@ class CpuHotRowStore final : public HotRowStore {
 
   const std::span<const TableSpec> tables_;
   std::vector<Share> shares_;
+  Looked looked_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "worker/hot_row_store_gpu.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ class GpuHotRowStore final : public HotRowStore {
 
   uint32_t slots(size_t share) const override { return shares_[share].cache->slots(); }
 
-  absl::StatusOr<Looked> Look(const PreparedBatch& batch) override {
+  absl::Status StartLook(const PreparedBatch& batch) override {
     // Beside the step in work, which changes records; this only reads the index, once that step's rows are in it.
     beside_.WaitFor(placed_);
     // Rows used at the batch's step are pinned.
@@ -68,6 +69,10 @@ class GpuHotRowStore final : public HotRowStore {
     }
     step_.Upload(shares_.size(), beside_);
     for (size_t s = 0; s < shares_.size(); ++s) RETURN_IF_ERROR(QueueLook(s));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Looked> Look() override {
     beside_.Synchronize();
     Looked looked;
     bool all = true;
@@ -77,11 +82,12 @@ class GpuHotRowStore final : public HotRowStore {
       share.missing = share.looked.host.data()[1];
       if (share.unique > share.batch_rows) return TooManyRows(share);
       looked.rows += share.unique;
-      looked.missing.push_back(share.missing_keys.View(share.missing));
+      Keys& keys = share.missing_keys[share.looks % 2];
+      looked.missing.push_back(keys.View(share.missing));
       share.missing_guess.Learn(share.missing);
       if (share.missing <= copied) continue;
       all = false;
-      share.missing_keys.keys.Fetch(share.missing, beside_);
+      keys.keys.Fetch(share.missing, beside_);
     }
     if (!all) beside_.Synchronize();
     return looked;
@@ -229,7 +235,8 @@ class GpuHotRowStore final : public HotRowStore {
     Mirror<uint32_t> looked = Mirror<uint32_t>::Empty();  // [2]: unique names, missing ones
     std::optional<DeviceBuffer<uint32_t>> unique_slots;   // [batch_rows], as all below
     std::optional<DeviceBuffer<RowName>> missing_names;
-    Keys missing_keys;                                 // Of the same.
+    std::array<Keys, 2> missing_keys;  // Of the same, used in turn.
+    uint64_t looks = 0;
     std::optional<DeviceBuffer<uint32_t>> missing_at;  // Positions among the unique names.
     std::optional<PinnedBuffer<char>> arriving;        // [.., record_bytes]
     Mirror<uint32_t> positions = Mirror<uint32_t>::Empty();
@@ -282,11 +289,12 @@ class GpuHotRowStore final : public HotRowStore {
     share.cache->ListMissing(
         unique, share.unique_slots->data(),
         {.names = share.missing_names->data(), .positions = share.missing_at->data(), .count = counts + 1}, beside_);
+    Keys& keys = share.missing_keys[++share.looks % 2];
     ListKeysGpu({.data = share.missing_names->data(), .max = unique.max, .count = counts + 1}, /*order=*/nullptr,
-                tables(), share.missing_keys.keys.device.data(), share.missing_keys.begins.device.data(), beside_);
+                tables(), keys.keys.device.data(), keys.begins.device.data(), beside_);
     share.looked.Fetch(2, beside_);
-    share.missing_keys.begins.Fetch(tables() + 1, beside_);
-    share.missing_keys.keys.Fetch(share.missing_guess.Of(share.batch_rows), beside_);
+    keys.begins.Fetch(tables() + 1, beside_);
+    keys.keys.Fetch(share.missing_guess.Of(share.batch_rows), beside_);
     return absl::OkStatus();
   }
 
@@ -380,7 +388,9 @@ class GpuHotRowStore final : public HotRowStore {
     ASSIGN_OR_RETURN(made.looked, Mirror<uint32_t>::Make(2, "the numbers of a batch's rows"));
     RETURN_IF_ERROR(Allocate(n, "the slots of a batch's rows", &made.unique_slots));
     RETURN_IF_ERROR(Allocate(n, "the names of missing rows", &made.missing_names));
-    ASSIGN_OR_RETURN(made.missing_keys, MakeKeys(n, "the keys of missing rows"));
+    for (Keys& keys : made.missing_keys) {
+      ASSIGN_OR_RETURN(keys, MakeKeys(n, "the keys of missing rows"));
+    }
     RETURN_IF_ERROR(Allocate(n, "the positions of missing rows", &made.missing_at));
     ASSIGN_OR_RETURN(made.arriving, AllocatePinned<char>(packed_bytes, "the rows that come in a step"));
     ASSIGN_OR_RETURN(made.positions, Mirror<uint32_t>::Make(n, "the order of the rows that come in a step"));

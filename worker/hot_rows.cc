@@ -89,7 +89,9 @@ HotRows::HotRows(const Parts& parts)
 HotRows::~HotRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(bytes_)); }
 
 absl::Status HotRows::StartPull(PreparedBatch* batch) {
-  ASSIGN_OR_RETURN(looked_, store_->Look(*batch));
+  RETURN_IF_ERROR(store_->StartLook(*batch));
+  if (leaving_.has_value()) RETURN_IF_ERROR(TakeLeaving());
+  ASSIGN_OR_RETURN(looked_, store_->Look());
   std::vector<std::span<const Key>> keys(tables_.size());
   uint64_t rows_missing = 0;
   for (size_t s = 0; s < shares_.size(); ++s) {
@@ -150,6 +152,12 @@ absl::Status HotRows::FinishPull(PreparedBatch* batch) {
 }
 
 absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate_factor) {
+  leaving_ = {.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor};
+  return absl::OkStatus();
+}
+
+absl::Status HotRows::TakeLeaving() {
+  const PsPush::Step step = *std::exchange(leaving_, std::nullopt);
   outgoing_.Clear();
   uint64_t evicted = 0;
   uint64_t beside = 0;
@@ -162,9 +170,7 @@ absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate
     beside += leaving.beside.size();
   }
   pushed_early_ = beside == 0;
-  if (pushed_early_) {
-    StartReturn({.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor});
-  }
+  if (pushed_early_) StartReturn(step);
   metrics_.hot_row_evictions.Add(static_cast<double>(evicted));
   returning_ = std::make_unique<KeyFilter>(evicted + beside);
   for (size_t s = 0; s < shares_.size(); ++s) {
@@ -192,6 +198,7 @@ absl::Status HotRows::StartSkip(const PreparedBatch& batch) {
 }
 
 absl::Status HotRows::PushBeside(const PsPush::Step& step) {
+  if (leaving_.has_value()) RETURN_IF_ERROR(TakeLeaving());
   if (pushed_early_) return absl::OkStatus();
   for (size_t s = 0; s < shares_.size(); ++s) {
     ASSIGN_OR_RETURN(const std::span<const char> records, store_->CopyBeside(s));

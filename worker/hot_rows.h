@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -73,6 +74,8 @@ class HotRows final : public StepRows {
   const RowLayout& LayoutOf(size_t share) const { return layouts_[shares_[share].tables[0]]; }
   // Waits for the pull, and gives its rows to the store.
   absl::Status TakeArrivals();
+  // Learns from the store what the step in work has driven out, and sends it if no row lies beside the cache.
+  absl::Status TakeLeaving();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
   // Sends the rows that were evicted, and what was added to outgoing_.
   void StartReturn(const PsPush::Step& step);
@@ -93,6 +96,7 @@ class HotRows final : public StepRows {
   Incoming incoming_;                         // Of the same.
   std::vector<KeysByTable> evicted_;          // [shares]: by the step in work,
   std::vector<std::vector<RowName>> beside_;  // and its rows beside the cache.
+  std::optional<PsPush::Step> leaving_;       // Of the step in work, until TakeLeaving.
   bool pushed_early_ = false;                 // The present step's push is under way or over: none is beside.
   std::unique_ptr<KeyFilter> returning_;      // The keys of the present step's push. Null before the first.
   PsPull pull_;

@@ -32,8 +32,8 @@ class StepRows {
   // Waits until batch->rows are filled. REQUIRES: StartPull of the same batch.
   virtual absl::Status FinishPull(PreparedBatch* batch) = 0;
 
-  // The batch is being computed. Begins to send what does not depend on it, beside it. REQUIRES: FinishPull of the
-  // batch, and StartPull of no other since.
+  // The batch is being computed: what does not depend on it may be sent beside it, at the latest with the next
+  // StartPull. REQUIRES: FinishPull of the batch, and StartPull of no other since.
   virtual absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) = 0;
   // The rows of the batch change by these gradients, of partition.keys(), which stay as they are until FinishPush.
   // REQUIRES: PushEarly of the batch.
