@@ -50,7 +50,7 @@ inline constexpr uint64_t kChunkBytesMax = 56 << 20;
 class PsPull;
 class PsPush;
 
-// Cancel is thread-safe; the rest is for one thread.
+// Cancel is thread-safe; the rest is for one thread, but a PsPull and a PsPush may each have one of its own.
 class PsClient {
  public:
   // servers[i] is entry i of the shard map. REQUIRES: servers.size() == shards.servers();
