@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/worker/hot_rows_fixture.h"
 
 namespace sparrow {
@@ -116,6 +117,30 @@ TEST_F(HotRowsTest, LostAnswersChangeNothing) {
                                                   }});
     ExpectEqual(run, expected);
     EXPECT_GT(lost, 10);
+  }
+}
+
+// A server that refuses the third step's rows.
+class RefusingTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+
+  void Push(const RowPush* request, v1::PushResponse* response, absl::Duration timeout, Done done) override {
+    if (request->message.step() == 2) return done(absl::FailedPreconditionError("not this one"));
+    ForwardingTransport::Push(request, response, timeout, std::move(done));
+  }
+};
+
+// The next step's rows wait for that push: it must not be waited for.
+TEST_F(HotRowsTest, APushThatIsRefusedEndsTheJobAtOnce) {
+  for (const std::string budget : {"rows: 0", kSome, kEverything}) {
+    SCOPED_TRACE(budget);
+    const absl::Time start = absl::Now();
+    const auto result = harness_.Train(Job(budget), {.servers = 2, .wrap = [](std::unique_ptr<PsTransport> inner) {
+                                                       return std::make_unique<RefusingTransport>(std::move(inner));
+                                                     }});
+    EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+    EXPECT_LT(absl::Now() - start, absl::Minutes(5)) << "a pull's timeout is ten minutes";
   }
 }
 
