@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kBlock)
 // row. Bound by HBM.
 template <bool kPacks>
 __global__ void __launch_bounds__(kBlock)
-    CopyKernel(const uint32_t* from, uint32_t* to, const uint32_t* rows, uint32_t max, const uint32_t* count,
-               uint32_t record_words, uint32_t slot_words) {
+    RecordsKernel(const uint32_t* from, uint32_t* to, const uint32_t* rows, uint32_t max, const uint32_t* count,
+                  uint32_t record_words, uint32_t slot_words) {
   const uint64_t words = uint64_t{CountOf(max, count)} * record_words;
   const uint64_t first = uint64_t{blockIdx.x} * (kBlock * kBatch) + threadIdx.x;
   uint32_t values[kBatch];
@@ -108,7 +108,7 @@ void Copy(const char* from, char* to, const uint32_t* rows, uint32_t max, const 
     return count == nullptr ? OperationCost{.name = name, .bytes = row_bytes * max}
                             : OperationCost{.name = name, .row_bytes = row_bytes, .rows_max = 1.0 * max};
   });
-  Launch(CopyKernel<kPacks>, BlocksOf((uint64_t{max} * record_words + kBatch - 1) / kBatch), kBlock, queue,
+  Launch(RecordsKernel<kPacks>, BlocksOf((uint64_t{max} * record_words + kBatch - 1) / kBatch), kBlock, queue,
          reinterpret_cast<const uint32_t*>(from), reinterpret_cast<uint32_t*>(to), rows, max, count, record_words,
          static_cast<uint32_t>(layout.slot_bytes() / 4));
 }

@@ -82,6 +82,7 @@ void MeasureGroup(KernelBench* bench);
 void MeasureUpdate(KernelBench* bench);
 void MeasureSums(KernelBench* bench);
 void MeasureCache(KernelBench* bench);
+void MeasureParcel(KernelBench* bench);
 void MeasureUnique(KernelBench* bench);
 
 }  // namespace sparrow::bench

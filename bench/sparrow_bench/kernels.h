@@ -35,6 +35,7 @@ inline constexpr KernelFamily kKernelFamilies[] = {
     {"sums", "sums of gradients by row, the same look-ups"},
     {"cache",
      "row cache of 16 M slots of dimension 64, full, 1 M names a call: find, insert with eviction, dirty rows"},
+    {"parcel", "262,144 rows of 26 tables packed as messages carry them, and unpacked"},
     {"unique", "unique names of 26 x 65,536 look-ups"},
 };
 

@@ -11,7 +11,7 @@ namespace {
 void (*const kMeasures[])(KernelBench*) = {
     MeasureOptimizers,     MeasureNorm,   MeasureLossScale, MeasureCast,   MeasureActivations, MeasureInteraction,
     MeasureAnyInteraction, MeasureCross,  MeasureLastLayer, MeasureTotals, MeasureProducts,    MeasureBags,
-    MeasureGroup,          MeasureUpdate, MeasureSums,      MeasureCache,  MeasureUnique};
+    MeasureGroup,          MeasureUpdate, MeasureSums,      MeasureCache,  MeasureParcel,      MeasureUnique};
 static_assert(std::size(kMeasures) == std::size(kKernelFamilies));
 
 constexpr uint64_t kMemoryBytes = uint64_t{12} << 30;

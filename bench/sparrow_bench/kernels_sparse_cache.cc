@@ -12,6 +12,7 @@
 #include "embedding/dedup_gpu.h"
 #include "embedding/lookup_slots_gpu.h"
 #include "embedding/row_cache_gpu.h"
+#include "embedding/row_parcel_gpu.h"
 
 namespace sparrow::bench {
 
@@ -96,6 +97,61 @@ void MeasureCache(KernelBench* bench) {
                       },
                   .result = out.records,
                   .result_bytes = static_cast<size_t>(record) * kCacheBatch});
+}
+
+// Rows of 26 tables in any order, records of row-wise Adagrad.
+void MeasureParcel(KernelBench* bench) {
+  constexpr uint32_t kTables = 26, kRows = 1 << 18;
+  const Stream& stream = bench->stream();
+  const RowLayout layout(64, SparseOptimizerKind::kRowwiseAdagrad);
+  const double record = static_cast<double>(layout.record_bytes());
+  std::vector<RowName> host(kRows);
+  for (uint32_t i = 0; i < kRows; ++i) {
+    host[i] = {.key = RandomBits(1, i), .table = static_cast<uint32_t>(RandomBits(2, i) % kTables)};
+  }
+  const DeviceBuffer<RowName> names = Upload(host, stream);
+  const DeviceNames all{.data = names.data(), .max = kRows};
+  DeviceBuffer<uint32_t> order = Allocate<uint32_t>(kRows), begins = Allocate<uint32_t>(kTables + 1);
+  DeviceBuffer<uint64_t> keys = Allocate<uint64_t>(kRows);
+  DeviceBuffer<char> workspace = Allocate<char>(OrderWorkspaceBytes(kRows, kTables));
+  DeviceBuffer<char> slots = Allocate<char>(kRows * layout.slot_bytes());
+  DeviceBuffer<char> packed = Allocate<char>(kRows * layout.record_bytes());
+  slots.Fill(0x3d, stream);
+  bench->Measure({.name = "order_by_table",
+                  .kernels = "TablesKernel",
+                  .rows = kRows,
+                  .bytes = (16.0 + 4) * kRows,
+                  .run =
+                      [&] {
+                        OrderByTableGpu(all, kTables, order.data(),
+                                        {.data = workspace.data(), .bytes = workspace.size()}, stream);
+                      },
+                  .result = order.data(),
+                  .result_bytes = order.size() * sizeof(uint32_t)});
+  bench->Measure({.name = "list_keys",
+                  .kernels = "KeysKernel",
+                  .rows = kRows,
+                  .bytes = (4.0 + 16 + 8) * kRows,
+                  .run = [&] { ListKeysGpu(all, order.data(), kTables, keys.data(), begins.data(), stream); },
+                  .result = keys.data(),
+                  .result_bytes = keys.size() * sizeof(uint64_t)});
+  bench->Measure(
+      {.name = "pack_records",
+       .kernels = "RecordsKernel",
+       .rows = kRows,
+       .dim = 64,
+       .bytes = (4 + 2 * record) * kRows,
+       .run = [&] { PackRecordsGpu(slots.data(), order.data(), kRows, nullptr, layout, packed.data(), stream); },
+       .result = packed.data(),
+       .result_bytes = packed.size()});
+  bench->Measure({.name = "unpack_records",
+                  .kernels = "RecordsKernel",
+                  .rows = kRows,
+                  .dim = 64,
+                  .bytes = (4 + 2 * record) * kRows,
+                  .run = [&] { UnpackRecordsGpu(packed.data(), order.data(), kRows, layout, slots.data(), stream); },
+                  .result = slots.data(),
+                  .result_bytes = slots.size()});
 }
 
 void MeasureUnique(KernelBench* bench) {
