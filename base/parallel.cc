@@ -33,8 +33,8 @@ void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64
     return;
   }
   // The whole team always, though some may have nothing to do: libgomp ends the threads that a smaller team does not
-  // need, and starts new ones for the next larger one, which takes a millisecond. On many cores one
-  // large loop therefore costs less than several small ones.
+  // need, and starts new ones for the next larger one, which takes a millisecond. On many cores one large loop
+  // therefore costs less than several small ones.
 #pragma omp parallel for num_threads(team) schedule(static, 1)
   for (int64_t t = 0; t < threads; ++t) {
     body(std::min(n, grains * t / threads * grain), std::min(n, grains * (t + 1) / threads * grain));

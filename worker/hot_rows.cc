@@ -1,12 +1,10 @@
 #include "worker/hot_rows.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "base/room.h"
 #include "base/status_macros.h"
 
 namespace sparrow {
