@@ -2,10 +2,11 @@
 //
 // Not in one piece: whoever adds the same numbers in another order gets losses that part, on the CPU too. These jobs'
 // Adagrad takes full steps from the first gradient on, and once the last bit of a pre-activation has decided whether a
-// unit is on, two runs train two nets. The CPU with three workers is 1e-5 from the CPU with one by step 15 in
-// quickstart, by step 76 in movielens, and at most 13 % and 0.3 % a few tens of steps later. So a GPU takes over from
-// what the CPU has saved, every few steps, and goes on for so many steps: the losses of all 100 steps are compared, and
-// what all updates between them did. In such pieces three and seven workers on the CPU stay within 2.4e-7.
+// unit is on, two runs train two nets. The CPU with three to seven workers is 1e-5 from the CPU with one at step 15 or
+// 16 of quickstart and between 47 and 76 of movielens, and up to 13 % and 2 % some tens of steps later; a GPU in FULL
+// at steps 18 and 47, and up to 8 % and 3 % later. So a GPU takes over from what the CPU has saved, every few steps,
+// and goes on for so many steps: the losses of all 100 steps are compared, and what all updates between them did. In
+// such pieces three and seven workers on the CPU stay within 2.4e-7, and an H200 in FULL within 2.2e-7.
 
 #include <gtest/gtest.h>
 
@@ -28,6 +29,7 @@ namespace sparrow {
 namespace {
 
 constexpr size_t kSteps = 100;
+constexpr size_t kPiece = 5;  // Steps.
 
 struct JobCase {
   std::string name;
@@ -36,8 +38,10 @@ struct JobCase {
 
 struct PrecisionCase {
   std::string name;  // TrainConfig.Precision
-  size_t piece;      // Steps.
-  double tolerance;  // Of each loss, relative.
+  // Of losses, relative:
+  double same_weights;   // The first of a piece: one rounding of a number of that type.
+  double after_updates;  // The others of a piece.
+  double of_means;       // In one piece, of the second half.
 };
 
 class GpuLosses : public OnGpu<::testing::TestWithParam<std::tuple<JobCase, PrecisionCase>>> {
@@ -86,25 +90,31 @@ TEST_P(GpuLosses, AreTheCpusAtEachOf100Steps) {
   ASSERT_EQ(whole.status, 0) << whole.err;
   ASSERT_EQ(whole.losses.size(), kSteps + 1);
   std::string state;
-  double worst = 0;
-  for (size_t begin = 0; begin < kSteps; begin += precision().piece) {
+  std::vector<double> worst(kPiece + 1);  // By the number of updates since the CPU's state.
+  for (size_t begin = 0; begin < kSteps; begin += kPiece) {
     // A loss is of the weights before its step, so the one behind the piece tells of the piece's last update.
-    const size_t end = begin + precision().piece;
+    const size_t end = begin + kPiece;
     const TrainingRun gpu = Run("cuda:0", state, end + 1, /*save=*/false);
     ASSERT_EQ(gpu.status, 0) << gpu.err;
-    ASSERT_EQ(gpu.losses.size(), precision().piece + 1);
+    ASSERT_EQ(gpu.losses.size(), kPiece + 1);
     for (size_t i = 0; i < gpu.losses.size(); ++i) {
       const double difference = Relative(gpu.losses[i], whole.losses[begin + i]);
-      EXPECT_LT(difference, precision().tolerance)
+      // Adagrad's first steps have the size of the learning rate, and their sign is that of the gradient: 10 bits fewer
+      // of a gradient near 0 are another step, which says nothing of the arithmetic.
+      const bool first_steps = begin == 0 && i > 0;
+      if (!first_steps) worst[i] = std::max(worst[i], difference);
+      if (first_steps && precision().name != "FULL") continue;
+      EXPECT_LT(difference, i == 0 ? precision().same_weights : precision().after_updates)
           << "step " << begin + i << ", from the CPU's state before step " << begin;
-      worst = std::max(worst, difference);
     }
     const TrainingRun cpu = Run("cpu", state, end, /*save=*/true);
     ASSERT_EQ(cpu.status, 0) << cpu.err;
     ASSERT_EQ(cpu.losses.back(), whole.losses[end - 1]);
     state = cpu.summary["checkpoint"];
   }
-  std::printf("%s, %s: at most %.2g from the CPU\n", job().name.c_str(), precision().name.c_str(), worst);
+  std::printf("%s, %s: after 0 to %zu updates at most", job().name.c_str(), precision().name.c_str(), kPiece);
+  for (const double difference : worst) std::printf(" %.2g", difference);
+  std::printf(" from the CPU\n");
 }
 
 TEST_P(GpuLosses, InOnePieceAreTheCpusUntilALastBitDecides) {
@@ -121,20 +131,20 @@ TEST_P(GpuLosses, InOnePieceAreTheCpusUntilALastBitDecides) {
       EXPECT_LT(difference, 1e-5) << "step " << i;
     }
   }
-  const auto mean = [](const std::vector<double>& losses) {
-    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  const auto sum = [](const std::vector<double>& losses) {
+    return std::accumulate(losses.begin() + kSteps / 2, losses.end(), 0.0);
   };
-  const double of_means = Relative(mean(gpu.losses), mean(cpu.losses));
-  std::printf("%s, %s in one piece: means differ by %.2g, steps by%s\n", job().name.c_str(), precision().name.c_str(),
-              of_means, differences.c_str());
-  EXPECT_LT(of_means, 0.01);
+  const double of_means = Relative(sum(gpu.losses), sum(cpu.losses));
+  std::printf("%s, %s in one piece: means of the second half differ by %.2g, steps by%s\n", job().name.c_str(),
+              precision().name.c_str(), of_means, differences.c_str());
+  EXPECT_LT(of_means, precision().of_means);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuLosses,
-                         ::testing::Combine(::testing::Values(JobCase{"quickstart", 5}, JobCase{"movielens", 20}),
-                                            ::testing::Values(PrecisionCase{"FULL", 5, 1e-5},
-                                                              PrecisionCase{"TF32", 10, 2e-3},
-                                                              PrecisionCase{"BFLOAT16", 10, 2e-2})),
+                         ::testing::Combine(::testing::Values(JobCase{"quickstart", 10}, JobCase{"movielens", 40}),
+                                            ::testing::Values(PrecisionCase{"FULL", 1e-5, 1e-5, 0.005},
+                                                              PrecisionCase{"TF32", 0x1p-11, 0.005, 0.02},
+                                                              PrecisionCase{"BFLOAT16", 0x1p-9, 0.03, 0.02})),
                          [](const ::testing::TestParamInfo<GpuLosses::ParamType>& info) {
                            return absl::StrCat(std::get<0>(info.param).name, "_", std::get<1>(info.param).name);
                          });
