@@ -38,7 +38,8 @@ struct JobCase {
 
 struct PrecisionCase {
   std::string name;  // TrainConfig.Precision
-  // Of losses, relative:
+  // Of losses, relative. An H200 was at most 8.2e-5, 0.0032 and 0.0069 from the CPU in TF32, 5.1e-4, 0.026 and 0.011 in
+  // BFLOAT16, and 1.5e-3 with the last in FULL.
   double same_weights;   // The first of a piece: one rounding of a number of that type.
   double after_updates;  // The others of a piece.
   double of_means;       // In one piece, of the second half.
@@ -143,8 +144,8 @@ TEST_P(GpuLosses, InOnePieceAreTheCpusUntilALastBitDecides) {
 INSTANTIATE_TEST_SUITE_P(All, GpuLosses,
                          ::testing::Combine(::testing::Values(JobCase{"quickstart", 10}, JobCase{"movielens", 40}),
                                             ::testing::Values(PrecisionCase{"FULL", 1e-5, 1e-5, 0.005},
-                                                              PrecisionCase{"TF32", 0x1p-11, 0.005, 0.02},
-                                                              PrecisionCase{"BFLOAT16", 0x1p-9, 0.03, 0.02})),
+                                                              PrecisionCase{"TF32", 0x1p-11, 0.01, 0.02},
+                                                              PrecisionCase{"BFLOAT16", 0x1p-9, 0.05, 0.02})),
                          [](const ::testing::TestParamInfo<GpuLosses::ParamType>& info) {
                            return absl::StrCat(std::get<0>(info.param).name, "_", std::get<1>(info.param).name);
                          });
