@@ -13,11 +13,8 @@ namespace {
 using Kind = DenseOptimizerKind;
 
 constexpr int kBlock = 256;
-// Of a multiprocessor, at least, and vectors of four elements a thread: as many in flight as registers hold.
-template <Kind kKind>
-constexpr int kBlocksPerMultiprocessor = DenseStates(kKind) == 0 ? 6 : 4;
-template <Kind kKind>
-constexpr int kUnroll = DenseStates(kKind) == 0 ? 3 : 2;
+constexpr int kBlocksPerMultiprocessor = 4;  // At least; leaves 64 registers a thread.
+constexpr int kUnroll = 2;                   // Vectors of four elements a thread.
 
 struct Arguments {
   DenseRule rule;
@@ -40,7 +37,7 @@ class Piece {
  public:
   __device__ void LoadGradients(const Arguments& a, int64_t begin) {
 #pragma unroll
-    for (int u = 0; u < kUnroll<kKind>; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = begin + u * kBlock;
       if (i < a.size / 4) gradients_[u] = reinterpret_cast<const float4*>(a.step.gradients)[i];
     }
@@ -48,7 +45,7 @@ class Piece {
 
   __device__ void LoadWeights(const Arguments& a, int64_t begin) {
 #pragma unroll
-    for (int u = 0; u < kUnroll<kKind>; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = begin + u * kBlock;
       if (i >= a.size / 4) continue;
       weights_[u] = reinterpret_cast<const float4*>(a.step.weights)[i];
@@ -59,7 +56,7 @@ class Piece {
 
   __device__ void Update(const DenseScalars& s) {
 #pragma unroll
-    for (int u = 0; u < kUnroll<kKind>; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       UpdateElement<kKind>(s, gradients_[u].x, weights_[u].x, first_[u].x, second_[u].x);
       UpdateElement<kKind>(s, gradients_[u].y, weights_[u].y, first_[u].y, second_[u].y);
       UpdateElement<kKind>(s, gradients_[u].z, weights_[u].z, first_[u].z, second_[u].z);
@@ -69,7 +66,7 @@ class Piece {
 
   __device__ void Store(const Arguments& a, int64_t begin) const {
 #pragma unroll
-    for (int u = 0; u < kUnroll<kKind>; ++u) {
+    for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = begin + u * kBlock;
       if (i >= a.size / 4) continue;
       const float4 w = weights_[u];
@@ -85,8 +82,7 @@ class Piece {
 
  private:
   static constexpr int kStates = DenseStates(kKind);
-  float4 gradients_[kUnroll<kKind>] = {}, weights_[kUnroll<kKind>] = {}, first_[kUnroll<kKind>] = {},
-         second_[kUnroll<kKind>] = {};
+  float4 gradients_[kUnroll] = {}, weights_[kUnroll] = {}, first_[kUnroll] = {}, second_[kUnroll] = {};
 };
 
 // A block takes kUnroll * kBlock consecutive vectors of four elements, its threads one each in turn; the last size % 4
@@ -96,12 +92,12 @@ class Piece {
 // The block that starts last counts the update and prepares the next one's bias corrections: by then all blocks have
 // read this one's.
 template <Kind kKind, WeightCopy kCopy>
-__global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor<kKind>) StepKernel(Arguments a) {
+__global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(Arguments a) {
   constexpr int kStates = DenseStates(kKind);
   __shared__ DenseScalars shared_scalars;
   __shared__ bool shared_skip;
   const int64_t vectors = a.size / 4;
-  const int64_t begin = int64_t{blockIdx.x} * kBlock * kUnroll<kKind> + threadIdx.x;
+  const int64_t begin = int64_t{blockIdx.x} * kBlock * kUnroll + threadIdx.x;
   Piece<kKind, kCopy> piece;
   // Before the barrier, so that the memory works meanwhile.
   if (!a.step.weights_ready) WaitForPrevious();
@@ -155,8 +151,7 @@ __global__ void __launch_bounds__(kBlock) FillKernel(float value, int64_t size, 
 template <Kind kKind>
 void LaunchStep(const Arguments& a, const Stream& stream) {
   // At least one block, which counts the update.
-  constexpr int64_t kVectors = kBlock * kUnroll<kKind>;
-  const int64_t grid = std::max<int64_t>(1, (a.size / 4 + kVectors - 1) / kVectors);
+  const int64_t grid = std::max<int64_t>(1, (a.size / 4 + kBlock * kUnroll - 1) / (kBlock * kUnroll));
   switch (a.step.copy_type) {
     case WeightCopy::kNone:
       return LaunchEarly(StepKernel<kKind, WeightCopy::kNone>, grid, kBlock, stream, a);

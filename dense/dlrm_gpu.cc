@@ -59,7 +59,6 @@ class DlrmGpu final : public ModelGpu {
     streams_->set_overlap(batch.rows <= kOverlapRowsMax);
     const DeviceMatrix interaction_gradients = buffers_.interaction_gradients.Rows(batch.rows);
     top_.Backward(buffers_.interactions.Rows(batch.rows), interaction_gradients, streams_.get(), stream);
-    streams_->StartWeights(stream);  // The interaction's backward is bound by memory.
     DeviceMatrix bottom_gradients;
     if (has_bottom()) bottom_gradients = VectorOf(bottom_.output_gradients(batch.rows));
     InteractionBackwardGpu(shape_, precision_, bottom(batch.rows), sparse(batch.rows), VectorsReady::kYes,

@@ -24,6 +24,19 @@ void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const Device
                                    float* b_gradients, const Stream& stream) {
   if (Together()) {
     waiting_.push_back({y_gradients, x, w_gradients, b_gradients});
+    int64_t tiles = 0;
+    for (const LayerGradients& layer : waiting_) tiles += WeightTiles(layer);
+    if (tiles < kWeightTilesAtOnce) return;
+    // So many that all run at once; the last ones, which are a chain's largest.
+    size_t first = waiting_.size() - 1;
+    tiles = WeightTiles(waiting_[first]);
+    while (first > 0 && tiles + WeightTiles(waiting_[first - 1]) <= kWeightTilesAtOnce) {
+      tiles += WeightTiles(waiting_[--first]);
+    }
+    fork_.Record(stream);
+    side_.WaitFor(fork_);
+    MakeTogether(first, LaunchAt::kEnd, &*side_products_, side_);
+    forked_ = true;
     return;
   }
   if (overlap_) {
@@ -44,24 +57,6 @@ void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const Device
   const Stream& used = overlap_ ? side_ : stream;
   if (b_gradients != nullptr) Queued(b_gradients, used);
   Queued(w_gradients, used);
-}
-
-void ModelStreams::StartWeights(const Stream& stream) {
-  if (waiting_.empty()) return;
-  fork_.Record(stream);
-  side_.WaitFor(fork_);
-  forked_ = true;
-  int64_t left = 0;
-  for (const LayerGradients& layer : waiting_) left += WeightTiles(layer);
-  do {  // As many as run at once; the last ones, which are a chain's largest. A few are better left to Join.
-    int64_t tiles = 0;
-    size_t first = waiting_.size();
-    while (first > 0 && (tiles == 0 || tiles + WeightTiles(waiting_[first - 1]) <= kWeightTilesAtOnce)) {
-      tiles += WeightTiles(waiting_[--first]);
-    }
-    MakeTogether(first, LaunchAt::kEnd, &*side_products_, side_);
-    left -= tiles;
-  } while (left * 2 > kWeightTilesAtOnce);
 }
 
 void ModelStreams::MakeTogether(size_t first, LaunchAt at, ProductsGpu* products, const Stream& stream) {

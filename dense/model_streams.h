@@ -25,8 +25,7 @@ class ModelStreams {
   ProductsGpu* products() { return &*products_; }
   // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
   void set_overlap(bool overlap) { overlap_ = overlap; }
-  // What BackwardWeights is given stays as it is until Join, so several layers' may be made together, from StartWeights
-  // or Join on.
+  // What BackwardWeights is given stays as it is until Join, so it may do several layers together, later.
   void set_operands_stay() { operands_stay_ = true; }
   // Whether gradients of biases are best left to BackwardWeights, which then makes them beside the chain.
   bool BiasesApart(int64_t rows) const { return Together() || (overlap_ && products_->SumsCost(rows)); }
@@ -36,8 +35,6 @@ class ModelStreams {
   // w_gradients and b_gradients as ProductsGpu::BackwardWeights, after all that `stream` has been given so far.
   void BackwardWeights(const DeviceMatrix& y_gradients, const DeviceMatrix& x, float* w_gradients, float* b_gradients,
                        const Stream& stream);
-  // Where the chain leaves tensor cores idle: gradients of weights that wait are made beside it.
-  void StartWeights(const Stream& stream);
   // Tells of a parameter's gradients that were queued on `stream` by other means.
   void Queued(const float* gradients, const Stream& stream) {
     if (queued_ != nullptr) queued_(gradients, stream);

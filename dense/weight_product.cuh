@@ -7,7 +7,7 @@
 //   w_gradients [out, in] = g^T [out, n] x [n, in],   b_gradients [out] = g^T 1,   both float32
 //
 // A block computes a tile of 128 x 128 of one layer. One warp keeps a ring of stages of shared memory full, by the copy
-// engine: 32 rows of both factors, in pieces of 64 columns, swizzled. Two groups of four warps multiply a stage by
+// engine: 64 rows of both factors, in pieces of 64 columns, swizzled. Two groups of four warps multiply a stage by
 // wgmma, each 64 rows of the tile; in a layer's first column of tiles also by a matrix of ones, for the biases. Two
 // blocks fit a multiprocessor, so a chain of layers goes on beside them.
 //
@@ -32,12 +32,12 @@ namespace weight_product {
 using namespace tiles;  // NOLINT: what our products are made of.
 
 constexpr int kTile = kWeightTile;
-constexpr int kDepth = 32;       // Rows of a stage: many short ones keep more on its way than few long ones.
+constexpr int kDepth = 64;       // Rows of a stage.
 constexpr int kConsumers = 256;  // Threads that multiply; then the warp that loads.
 constexpr int kBlock = kConsumers + 32;
 constexpr int kPieceBytes = kDepth * 128;  // 64 columns.
 constexpr int kStageBytes = 4 * kPieceBytes;
-constexpr int kStages = 7;
+constexpr int kStages = 3;
 constexpr int kRingBytes = kStages * kStageBytes;
 constexpr int kOnes = kRingBytes;  // Where they begin. More than are read.
 constexpr int kOnesBytes = 512;
@@ -85,11 +85,9 @@ __device__ inline void MultiplyStages(uint32_t ring, int group, int depth, int f
       if constexpr (kSums) Multiply<1>(sums, g + k * (2048 >> 4), PlainDescriptor(ring + kOnes, 128, 128));
     }
     asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 1;" : : : "memory");
-    if (i > 0 && lane < blocks) ArriveIn(first_block + lane, empty(i - 1));
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");  // The other group multiplies meanwhile.
+    if (lane < blocks) ArriveIn(first_block + lane, empty(i));
   }
-  asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
-  if (depth > 0 && lane < blocks) ArriveIn(first_block + lane, empty(depth - 1));
 #pragma unroll
   for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(acc[i]) : : "memory");  // Not read before here.
 #pragma unroll
@@ -254,9 +252,10 @@ inline void LaunchWeightProducts(std::span<const LayerGradients> layers, LaunchA
     Arguments arguments{};
     arguments.count = static_cast<int>(some.size());
     arguments.depth_blocks = static_cast<int>((some[0].x.rows + kDepth - 1) / kDepth);
-    constexpr int64_t kDepthMin = 4;  // Stages of a block.
-    const auto splits = static_cast<int>(std::clamp<int64_t>(
-        std::min<int64_t>(kWeightTilesAtOnce / tiles, arguments.depth_blocks / kDepthMin), 1, kSplitsMax));
+    int splits = 1;
+    while (splits < kSplitsMax && tiles * splits * 2 <= kWeightTilesAtOnce && splits * 4 <= arguments.depth_blocks) {
+      splits *= 2;
+    }
     const bool pair = tiles * 2 > kWeightTilesAtOnce;
     int64_t clusters = 0;
     for (size_t i = 0; i < some.size(); ++i) {
