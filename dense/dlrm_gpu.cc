@@ -132,6 +132,7 @@ absl::StatusOr<std::unique_ptr<ModelGpu>> MakeDlrmGpu(const v1::Dlrm& config, co
                                                                               .small_rows_max = 4096,
                                                                               .weights_ready = true},
                                                                              stream));
+  streams->set_operands_stay();  // Each layer has buffers of its own.
   ASSIGN_OR_RETURN(MlpGpu bottom, MlpGpu::Make("bottom", config.bottom_size(), bottom_relu, options.rows_max,
                                                options.precision, parameters.get(), stream));
   ASSIGN_OR_RETURN(TopGpu top,
