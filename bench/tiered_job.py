@@ -130,6 +130,7 @@ def main():
     parser.add_argument("--batches", type=int, nargs="+", default=[65536, 8192])
     parser.add_argument("--shares", nargs="+", default=["1", "0.1", "0.01", "none"])
     parser.add_argument("--rows", type=int, default=200_000_000, help="of all tables together")
+    parser.add_argument("--load", type=float, default=1, help="the ids are those of this part of each table's rows: with 0.6 and share 1 no row has to leave the GPU")
     parser.add_argument("--features", type=int, default=26)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--top", choices=list(TOPS), default="terabyte", help="mlperf, with --dim 128: the model of worker_gpu_step_bench")
@@ -152,7 +153,7 @@ def main():
     try:
         start = time.monotonic()
         subprocess.run(args.bench + ["npy-data", "--out", os.path.join(data, "clicks"), "--samples", str(args.samples), "--features", str(args.features),
-                                     "--table-rows", str(args.rows // args.features), "--exponent-percent", str(round(100 * args.exponent))], check=True)
+                                     "--table-rows", str(int(args.load * args.rows) // args.features), "--exponent-percent", str(round(100 * args.exponent))], check=True)
         print(f"data made in {time.monotonic() - start:.1f} s; dim {args.dim}, {args.optimizer}, {args.rows} rows in all", flush=True)
         print("\n| batch | rows on the GPU | samples/s | of all on the GPU | hit rate | rows a step: unique, pulled, returned | rows touched | ms a step: " + ", ".join(PARTS) +
               "; server's apply | steps measured, after | loss |\n|" + "---|" * 10)

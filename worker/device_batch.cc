@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
@@ -82,6 +83,7 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint
     const std::vector<uint32_t>& features = layout_->tables[t].features;
     group.features.insert(group.features.end(), features.begin(), features.end());
   }
+  std::sort(group.features.begin(), group.features.end());
   const size_t n = group.features.size();
   if (n * static_cast<size_t>(rows_max_) > kLookupsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", rows_max_, " rows has ",
@@ -92,13 +94,19 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint
   ASSIGN_OR_RETURN(group.mean, Mirror<uint8_t>::Make(n, "the pooling of features"));
   ASSIGN_OR_RETURN(group.table_of, Mirror<uint32_t>::Make(n, "the tables of features"));
   group.columns_divide_by_4 = true;
+  bool bounded = true;
+  size_t ids_max = 0;  // Of a sample.
   for (size_t i = 0; i < n; ++i) {
     const JobLayout::Feature& feature = layout_->features[group.features[i]];
+    bounded = bounded && feature.ids_max > 0;
+    ids_max += feature.ids_max;
+    group.any_mean = group.any_mean || feature.pooling == Pooling::kMean;
     group.columns.host.data()[i] = feature.column;
     group.mean.host.data()[i] = feature.pooling == Pooling::kMean ? 1 : 0;
     group.table_of.host.data()[i] = feature.table;
     group.columns_divide_by_4 = group.columns_divide_by_4 && feature.column % 4 == 0;
   }
+  group.lookups_max = bounded ? std::min(kLookupsMax, ids_max * static_cast<size_t>(rows_max_)) : kLookupsMax;
   group.columns.Upload(n, stream_);
   group.mean.Upload(n, stream_);
   group.table_of.Upload(n, stream_);
@@ -116,6 +124,7 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, cons
   last_ = 1 - last_;
   Input& input = inputs_[last_];
   input.rows = rows;
+  input.one_hot = IsOneHot(batch, rows);
   for (size_t g = 0; g < groups_.size(); ++g) {
     RETURN_IF_ERROR(MakeRoomForLookups(prepared, groups_[g], &input.groups[g]));
   }
@@ -129,7 +138,10 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, cons
                        copies);
   input.labels.Upload(batch.labels.size(), copies);
   input.samples.Upload(1, copies);
-  for (size_t g = 0; g < groups_.size(); ++g) LoadLookups(prepared, rows, groups_[g], &input.groups[g], copies);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    LoadOffsets(batch, input, groups_[g], &input.groups[g], copies);
+    LoadLookups(prepared, groups_[g], &input.groups[g], copies);
+  }
   input.loaded.Record(copies);
   return absl::OkStatus();
 }
@@ -146,14 +158,14 @@ absl::Status DeviceBatch::MakeRoomForLookups(const PreparedBatch& prepared, cons
                                                    ", the limit is ", kLookupsMax, "; make the batch smaller"));
   }
   lookups->count = static_cast<uint32_t>(count);
-  RETURN_IF_ERROR(Grow(count, kLookupsMax, "the look-ups of a batch", &lookups->index, &generation_));
+  RETURN_IF_ERROR(Grow(count, group.lookups_max, "the look-ups of a batch", &lookups->index, &generation_));
   // As many as there is room for: what a graph is recorded with reads no further.
   if (weighted) {
-    RETURN_IF_ERROR(Grow(lookups->index.device.size(), kLookupsMax, "the weights of a batch's look-ups",
+    RETURN_IF_ERROR(Grow(lookups->index.device.size(), group.lookups_max, "the weights of a batch's look-ups",
                          &lookups->weights, &generation_));
   }
   if (group.records.has_value()) {
-    return Grow(lookups->index.device.size(), kLookupsMax, "the keys of a batch's look-ups", &lookups->keys,
+    return Grow(lookups->index.device.size(), group.lookups_max, "the keys of a batch's look-ups", &lookups->keys,
                 &generation_);
   }
   lookups->base.assign(1, 0);
@@ -184,20 +196,48 @@ bool DeviceBatch::HasRoom(const PreparedBatch& prepared) const {
   return true;
 }
 
-void DeviceBatch::LoadLookups(const PreparedBatch& prepared, int64_t rows, const Group& group, Lookups* lookups,
-                              const Stream& copies) {
-  const size_t samples = prepared.batch.rows;
+bool DeviceBatch::IsOneHot(const Batch& batch, int64_t rows) const {
+  if (batch.rows != rows) return false;
+  for (size_t f = 0; f < batch.features.size(); ++f) {
+    const SparseFeature& sparse = batch.features[f];
+    if (layout_->features[f].ids_max != 1 || sparse.ids.size() != batch.rows || !sparse.weights.empty()) return false;
+  }
+  return true;
+}
+
+void DeviceBatch::LoadOffsets(const Batch& batch, const Input& input, const Group& group, Lookups* lookups,
+                              const Stream& copies) const {
+  const size_t rows = static_cast<size_t>(input.rows);
+  const size_t n = group.features.size() * rows + 1;
+  uint32_t* const offsets = lookups->offsets.host.data();
+  if (input.one_hot) {
+    if (n <= lookups->counted) return;
+    std::iota(offsets, offsets + n, 0);
+    lookups->counted = n;
+  } else {
+    lookups->counted = 0;
+    uint32_t first = 0;
+    for (size_t i = 0; i < group.features.size(); ++i) {
+      const SparseFeature& sparse = batch.features[group.features[i]];
+      uint32_t* const to = offsets + i * rows;
+      ParallelFor(batch.rows, kGrainLookups, [&](int64_t begin, int64_t end) {
+        for (int64_t s = begin; s < end; ++s) to[s] = first + sparse.offsets[s];
+      });
+      first += static_cast<uint32_t>(sparse.ids.size());
+      std::fill(to + batch.rows, to + rows, first);
+    }
+    offsets[n - 1] = first;
+  }
+  lookups->offsets.Upload(n, copies);
+}
+
+void DeviceBatch::LoadLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups,
+                              const Stream& copies) const {
   const bool weighted = lookups->weights.device.size() > 0;
   uint32_t first = 0;
-  for (size_t i = 0; i < group.features.size(); ++i) {
-    const uint32_t f = group.features[i];
+  for (const uint32_t f : group.features) {
     const SparseFeature& sparse = prepared.batch.features[f];
     const size_t count = sparse.ids.size();
-    uint32_t* const offsets = lookups->offsets.host.data() + i * rows;
-    ParallelFor(static_cast<int64_t>(samples), kGrainLookups, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) offsets[s] = first + sparse.offsets[s];
-    });
-    std::fill(offsets + samples, offsets + rows, first + static_cast<uint32_t>(count));
     if (group.records.has_value()) {
       Copy(std::span<const Key>(sparse.ids), lookups->keys.host.data() + first);
     } else {
@@ -219,8 +259,6 @@ void DeviceBatch::LoadLookups(const PreparedBatch& prepared, int64_t rows, const
     }
     first += static_cast<uint32_t>(count);
   }
-  lookups->offsets.host.data()[group.features.size() * static_cast<size_t>(rows)] = first;
-  lookups->offsets.Upload(group.features.size() * static_cast<size_t>(rows) + 1, copies);
   if (group.records.has_value()) {
     lookups->keys.Upload(first, copies);
   } else {
@@ -295,10 +333,11 @@ DeviceBags DeviceBatch::Bags(size_t g, const Input& input) const {
   const Lookups& lookups = input.groups[g];
   return {.offsets = lookups.offsets.device.data(),
           .index = lookups.index.device.data(),
-          .weights = lookups.weights.device.size() > 0 ? lookups.weights.device.data() : nullptr,
-          .mean = group.mean.device.data(),
+          .weights = input.one_hot || lookups.weights.device.size() == 0 ? nullptr : lookups.weights.device.data(),
+          .mean = input.one_hot || !group.any_mean ? nullptr : group.mean.device.data(),
           .features = static_cast<uint32_t>(group.features.size()),
-          .samples = static_cast<uint32_t>(input.rows)};
+          .samples = static_cast<uint32_t>(input.rows),
+          .lookups = lookups.count};
 }
 
 DeviceRows DeviceBatch::Rows(size_t g) const {
@@ -307,6 +346,23 @@ DeviceRows DeviceBatch::Rows(size_t g) const {
   return {.data = reinterpret_cast<const char*>(group.rows.device.data()),
           .slot_bytes = group.padded_dim * sizeof(float),
           .dim = group.dim};
+}
+
+DevicePooled DeviceBatch::Pooled(size_t g, const DeviceMatrix& vectors, Precision precision) const {
+  const ElementType type = ElementBytes(precision) == 4        ? ElementType::kFloat32
+                           : precision == Precision::kBfloat16 ? ElementType::kBfloat16
+                                                               : ElementType::kFloat16;
+  return {.values = vectors.data,
+          .type = type,
+          .columns = groups_[g].columns.device.data(),
+          .stride = static_cast<uint32_t>(vectors.stride),
+          .columns_divide_by_4 = groups_[g].columns_divide_by_4};
+}
+
+void DeviceBatch::Pool(const Input& input, const DeviceMatrix& vectors, Precision precision) const {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    BagsForwardGpu(Bags(g, input), Rows(g), Pooled(g, vectors, precision), stream_);
+  }
 }
 
 void DeviceBatch::FetchSums() {
