@@ -27,13 +27,38 @@ absl::Status Grow(size_t size, size_t size_max, absl::string_view what, Mirror<T
   return absl::OkStatus();
 }
 
-// Copies on as many threads as it pays for.
-template <typename T>
-void Copy(std::span<const T> from, T* to) {
-  ParallelFor(static_cast<int64_t>(from.size()), kGrainLookups, [&](int64_t begin, int64_t end) {
-    std::memcpy(to + begin, from.data() + begin, static_cast<size_t>(end - begin) * sizeof(T));
-  });
-}
+// Copies that are made together, on as many threads as it pays for: those of one feature alone are short.
+class Copies {
+ public:
+  template <typename T>
+  void Add(const std::vector<T>& from, T* to) {
+    const int64_t bytes = static_cast<int64_t>(from.size() * sizeof(T));
+    if (bytes == 0) return;
+    parts_.push_back({reinterpret_cast<const char*>(from.data()), reinterpret_cast<char*>(to), end_, end_ + bytes});
+    end_ += bytes;
+  }
+
+  void Make() const {
+    ParallelFor(end_, kGrainBytes, [&](int64_t begin, int64_t end) {
+      for (const Part& part : parts_) {
+        const int64_t first = std::max(begin, part.begin), last = std::min(end, part.end);
+        if (first >= last) continue;
+        std::memcpy(part.to + (first - part.begin), part.from + (first - part.begin),
+                    static_cast<size_t>(last - first));
+      }
+    });
+  }
+
+ private:
+  static constexpr int64_t kGrainBytes = 512 << 10;  // Of a thread, at least.
+  struct Part {
+    const char* from;
+    char* to;
+    int64_t begin, end;  // Among all bytes.
+  };
+  std::vector<Part> parts_;
+  int64_t end_ = 0;
+};
 
 }  // namespace
 
@@ -128,8 +153,7 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, cons
   for (size_t g = 0; g < groups_.size(); ++g) {
     RETURN_IF_ERROR(MakeRoomForLookups(prepared, groups_[g], &input.groups[g]));
   }
-  Copy(std::span<const float>(batch.dense), input.dense.host.data());
-  Copy(std::span<const float>(batch.labels), input.labels.host.data());
+  CopyInput(batch, &input);
   input.samples.host.data()[0] = batch.rows;
   input.dense.Upload(batch.dense.size(), copies);
   // Not those of batches before, which may be as large as an input can be: 0 times infinity is NaN.
@@ -138,10 +162,7 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, cons
                        copies);
   input.labels.Upload(batch.labels.size(), copies);
   input.samples.Upload(1, copies);
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    LoadOffsets(batch, input, groups_[g], &input.groups[g], copies);
-    LoadLookups(prepared, groups_[g], &input.groups[g], copies);
-  }
+  for (size_t g = 0; g < groups_.size(); ++g) LoadLookups(prepared, input, groups_[g], &input.groups[g], copies);
   input.loaded.Record(copies);
   return absl::OkStatus();
 }
@@ -205,17 +226,49 @@ bool DeviceBatch::IsOneHot(const Batch& batch, int64_t rows) const {
   return true;
 }
 
+// What goes to the GPU as it is.
+void DeviceBatch::CopyInput(const Batch& batch, Input* input) const {
+  Copies copies;
+  copies.Add(batch.dense, input->dense.host.data());
+  copies.Add(batch.labels, input->labels.host.data());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Lookups& lookups = input->groups[g];
+    size_t first = 0;
+    for (const uint32_t f : groups_[g].features) {
+      const SparseFeature& sparse = batch.features[f];
+      if (groups_[g].records.has_value()) copies.Add(sparse.ids, lookups.keys.host.data() + first);
+      if (!sparse.weights.empty()) {
+        copies.Add(sparse.weights, lookups.weights.host.data() + first);
+      } else if (lookups.weights.device.size() > 0) {
+        std::fill_n(lookups.weights.host.data() + first, sparse.ids.size(), 1.0f);
+      }
+      first += sparse.ids.size();
+    }
+  }
+  copies.Make();
+}
+
+void DeviceBatch::LoadLookups(const PreparedBatch& prepared, const Input& input, const Group& group, Lookups* lookups,
+                              const Stream& copies) const {
+  LoadOffsets(prepared.batch, input, group, lookups, copies);
+  if (group.records.has_value()) {
+    lookups->keys.Upload(lookups->count, copies);
+  } else {
+    LoadSlots(prepared, group, lookups, copies);
+  }
+  if (lookups->weights.device.size() > 0) lookups->weights.Upload(lookups->count, copies);
+}
+
 void DeviceBatch::LoadOffsets(const Batch& batch, const Input& input, const Group& group, Lookups* lookups,
                               const Stream& copies) const {
   const size_t rows = static_cast<size_t>(input.rows);
   const size_t n = group.features.size() * rows + 1;
   uint32_t* const offsets = lookups->offsets.host.data();
+  if (input.one_hot && n <= lookups->counted) return;
+  lookups->counted = input.one_hot ? n : 0;
   if (input.one_hot) {
-    if (n <= lookups->counted) return;
     std::iota(offsets, offsets + n, 0);
-    lookups->counted = n;
   } else {
-    lookups->counted = 0;
     uint32_t first = 0;
     for (size_t i = 0; i < group.features.size(); ++i) {
       const SparseFeature& sparse = batch.features[group.features[i]];
@@ -231,40 +284,20 @@ void DeviceBatch::LoadOffsets(const Batch& batch, const Input& input, const Grou
   lookups->offsets.Upload(n, copies);
 }
 
-void DeviceBatch::LoadLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups,
-                              const Stream& copies) const {
-  const bool weighted = lookups->weights.device.size() > 0;
-  uint32_t first = 0;
+void DeviceBatch::LoadSlots(const PreparedBatch& prepared, const Group& group, Lookups* lookups,
+                            const Stream& copies) const {
+  uint32_t* slots = lookups->index.host.data();
   for (const uint32_t f : group.features) {
-    const SparseFeature& sparse = prepared.batch.features[f];
-    const size_t count = sparse.ids.size();
-    if (group.records.has_value()) {
-      Copy(std::span<const Key>(sparse.ids), lookups->keys.host.data() + first);
-    } else {
-      const auto table = std::find(group.tables.begin(), group.tables.end(), layout_->features[f].table);
-      const uint32_t base = lookups->base[table - group.tables.begin()];
-      const uint32_t* const index = prepared.index[f].data();
-      uint32_t* const slots = lookups->index.host.data() + first;
-      ParallelFor(static_cast<int64_t>(count), kGrainLookups, [&](int64_t begin, int64_t end) {
-        for (int64_t l = begin; l < end; ++l) slots[l] = base + index[l];
-      });
-    }
-    if (weighted) {
-      float* const weights = lookups->weights.host.data() + first;
-      if (sparse.weights.empty()) {
-        std::fill_n(weights, count, 1.0f);
-      } else {
-        Copy(std::span<const float>(sparse.weights), weights);
-      }
-    }
-    first += static_cast<uint32_t>(count);
+    const std::vector<uint32_t>& index = prepared.index[f];
+    const auto table = std::find(group.tables.begin(), group.tables.end(), layout_->features[f].table);
+    const uint32_t base = lookups->base[table - group.tables.begin()];
+    const int64_t count = static_cast<int64_t>(prepared.batch.features[f].ids.size());
+    ParallelFor(count, kGrainLookups, [&](int64_t begin, int64_t end) {
+      for (int64_t l = begin; l < end; ++l) slots[l] = base + index[l];
+    });
+    slots += count;
   }
-  if (group.records.has_value()) {
-    lookups->keys.Upload(first, copies);
-  } else {
-    lookups->index.Upload(first, copies);
-  }
-  if (weighted) lookups->weights.Upload(first, copies);
+  lookups->index.Upload(lookups->count, copies);
 }
 
 absl::Status DeviceBatch::MakeRoomForRows() {

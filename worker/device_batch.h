@@ -126,9 +126,12 @@ class DeviceBatch {
   absl::StatusOr<Group> MakeGroup(const std::vector<uint32_t>& tables) const;
   absl::Status MakeRoomForLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups);
   bool IsOneHot(const Batch& batch, int64_t rows) const;
+  void CopyInput(const Batch& batch, Input* input) const;
+  void LoadLookups(const PreparedBatch& prepared, const Input& input, const Group& group, Lookups* lookups,
+                   const Stream& copies) const;
   void LoadOffsets(const Batch& batch, const Input& input, const Group& group, Lookups* lookups,
                    const Stream& copies) const;
-  void LoadLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups, const Stream& copies) const;
+  void LoadSlots(const PreparedBatch& prepared, const Group& group, Lookups* lookups, const Stream& copies) const;
 
   const JobLayout* const layout_;
   const int64_t rows_max_;

@@ -72,10 +72,9 @@ class GpuStepTest : public OnGpu<> {
     c->set_pooling(v1::FeatureConfig::MEAN);
     job.add_features()->set_name("a");
     job.mutable_model()->mutable_dlrm()->set_bottom(1, 16);
-    if (form == Form::kBags) {
-      for (v1::Column& column : *job.mutable_data()->mutable_text()->mutable_columns()) {
-        if (column.name() == "a") column.mutable_categorical()->set_separator(";");
-      }
+    for (v1::Column& column : *job.mutable_data()->mutable_text()->mutable_columns()) {
+      if (column.name() == "b") column.mutable_ignored();
+      if (column.name() == "a" && form == Form::kBags) column.mutable_categorical()->set_separator(";");
     }
     job.mutable_train()->set_precision(precision);
     job.mutable_train()->set_deterministic(true);
