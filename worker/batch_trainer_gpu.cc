@@ -251,7 +251,8 @@ class GpuBatchTrainer final : public BatchTrainer {
   const int64_t rows_max_;
   const int64_t rows_full_;
   Stream stream_;  // Computes.
-  Stream copies_;  // Copies inputs, and looks rows up.
+  // Copies inputs, and looks rows up, for which the host waits while a step computes.
+  Stream copies_{Stream::Turn::kFirst};
   std::unique_ptr<ModelGpu> model_;
   std::optional<DenseOptimizerGpu> optimizer_;
   std::unique_ptr<DeviceBatch> batch_;   // Of training,
