@@ -103,6 +103,10 @@ function(sparrow_test path)
   if(SPARROW_SANITIZE MATCHES thread)
     list(APPEND env OMP_NUM_THREADS=1)
   endif()
+  # Nothing runs beside a test that fills the GPU.
+  if(text MATCHES "tests/support/gpu_hog.h")
+    set_tests_properties(${path} PROPERTIES RUN_SERIAL ON)
+  endif()
   # 77: all of its tests were skipped (tests/support/test_main.cc).
   set_tests_properties(${path} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${env}" SKIP_RETURN_CODE 77)
 endfunction()
