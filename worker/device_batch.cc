@@ -108,7 +108,7 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint
     const std::vector<uint32_t>& features = layout_->tables[t].features;
     group.features.insert(group.features.end(), features.begin(), features.end());
   }
-  std::sort(group.features.begin(), group.features.end());
+  group.columns_ascend = std::is_sorted(group.features.begin(), group.features.end());
   const size_t n = group.features.size();
   if (n * static_cast<size_t>(rows_max_) > kLookupsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", rows_max_, " rows has ",

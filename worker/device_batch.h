@@ -34,7 +34,8 @@ class DeviceBatch {
     uint32_t dim = 0;
     uint32_t padded_dim = 0;  // Floats from one row to the next in `rows`: a multiple of 4.
     std::vector<uint32_t> tables;
-    std::vector<uint32_t> features;  // Ascending, and so are their columns.
+    std::vector<uint32_t> features;  // Table by table.
+    bool columns_ascend = true;      // The features' columns, in this order.
     bool columns_divide_by_4 = false;
     bool any_mean = false;   // Among the features' poolings.
     size_t lookups_max = 0;  // Of a batch.

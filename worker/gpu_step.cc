@@ -113,8 +113,9 @@ void GpuStep::QueueWork(DeviceBatch* batch) {
                       .logits = parts_.logits,
                       .loss_sum = &outcome()->loss_sum};
   GatheredVectors gathered;
-  // Of one group the features' order is that of the columns.
-  if (input.one_hot && batch->groups().size() == 1 && model->takes_gathered()) {
+  // One group has all features; the model wants them in the order of its columns.
+  const bool in_order = batch->groups().size() == 1 && batch->groups()[0].columns_ascend;
+  if (input.one_hot && in_order && model->takes_gathered()) {
     const DeviceRows rows = batch->Rows(0);
     gathered = {.records = rows.data, .slot_bytes = rows.slot_bytes, .slots = batch->Bags(0, input).index};
     now.gathered = &gathered;

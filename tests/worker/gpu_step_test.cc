@@ -58,19 +58,19 @@ class GpuStepTest : public OnGpu<> {
   // A column of one id a sample, of which nobody can know as long as it has a separator.
   enum class Form { kOneHot, kBags };
 
-  // The features' order is not that of their tables; the last batch of an epoch is not full. hot_rows < 0: none.
-  v1::Job JobOf(Form form, v1::TrainConfig::Precision precision, int hot_rows) const {
+  // The last batch of an epoch is not full. hot_rows < 0: none.
+  static v1::Job JobOf(Form form, v1::TrainConfig::Precision precision, int hot_rows) {
     v1::Job job = ClickJob();
     for (v1::TableConfig& table : *job.mutable_tables()) {
       table.set_dim(16);
       table.mutable_optimizer()->mutable_adagrad();
     }
     job.clear_features();
+    job.add_features()->set_name("a");
     v1::FeatureConfig* const c = job.add_features();
     c->set_name("c");
     c->set_table("b");
     c->set_pooling(v1::FeatureConfig::MEAN);
-    job.add_features()->set_name("a");
     job.mutable_model()->mutable_dlrm()->set_bottom(1, 16);
     for (v1::Column& column : *job.mutable_data()->mutable_text()->mutable_columns()) {
       if (column.name() == "b") column.mutable_ignored();
@@ -80,6 +80,12 @@ class GpuStepTest : public OnGpu<> {
     job.mutable_train()->set_deterministic(true);
     job.mutable_train()->set_epochs(2);
     if (hot_rows >= 0) job.mutable_train()->mutable_hot_rows()->set_rows(static_cast<uint64_t>(hot_rows));
+    return job;
+  }
+
+  // Its features are not in the order of their tables.
+  static v1::Job Reversed(v1::Job job) {
+    job.mutable_features()->SwapElements(0, 1);
     return job;
   }
 
@@ -114,19 +120,29 @@ TEST_F(GpuStepTest, GatheredRowsGiveTheLossesOfPooledOnes) {
   }
 }
 
+TEST_F(GpuStepTest, FeaturesInAnotherOrderThanTheirTablesReadTheirOwnRows) {
+  const auto precision = v1::TrainConfig::BFLOAT16;
+  const std::vector<double> servers = LossesOf(Reversed(JobOf(Form::kBags, precision, -1)));
+  for (const int hot_rows : {-1, 50, 1000}) {
+    EXPECT_EQ(LossesOf(Reversed(JobOf(Form::kOneHot, precision, hot_rows))), servers) << hot_rows;
+  }
+}
+
 TEST_F(GpuStepTest, TheModelGathersOneHotRowsAndNoOthers) {
   const LastStep last;
-  const auto operations = [&](Form form, v1::TrainConfig::Precision precision) {
-    LossesOf(ThreeStepsOf(JobOf(form, precision, 1000)));
+  const auto operations = [&](const v1::Job& job) {
+    LossesOf(ThreeStepsOf(job));
     return last.names();
   };
   const char* const gathers = "interaction forward, gathered";
   const char* const pools = "pooling of dim 16";
-  const std::vector<std::string> one_hot = operations(Form::kOneHot, v1::TrainConfig::BFLOAT16);
+  const std::vector<std::string> one_hot = operations(JobOf(Form::kOneHot, v1::TrainConfig::BFLOAT16, 1000));
   EXPECT_THAT(one_hot, Contains(gathers));
   EXPECT_THAT(one_hot, Not(Contains(pools)));
   for (const std::vector<std::string>& names :
-       {operations(Form::kBags, v1::TrainConfig::BFLOAT16), operations(Form::kOneHot, v1::TrainConfig::FULL)}) {
+       {operations(JobOf(Form::kBags, v1::TrainConfig::BFLOAT16, 1000)),
+        operations(JobOf(Form::kOneHot, v1::TrainConfig::FULL, 1000)),
+        operations(Reversed(JobOf(Form::kOneHot, v1::TrainConfig::BFLOAT16, 1000)))}) {
     EXPECT_THAT(names, Contains(pools));
     EXPECT_THAT(names, Not(Contains(gathers)));
   }
