@@ -75,27 +75,25 @@ absl::Status GpuStep::Run(DeviceBatch* batch) {
     generation_ = batch->generation();
   }
   const auto [graph, first] = graphs_.try_emplace({input.number, input.rows, input.one_hot});
-  const std::string what = absl::StrCat("a step of ", input.rows, " rows");
-  if (first || OperationListenerNow() != nullptr) {  // What a graph does has no operations.
-    RETURN_IF_ERROR(CheckGpuRoom(what));
-    QueueWork(batch);
-    return absl::OkStatus();
-  }
+  // What a graph does has no operations.
+  if (first || OperationListenerNow() != nullptr) return QueueWork(batch, /*recorded=*/false);
   if (!graph->second.has_value()) {
+    const std::string what = absl::StrCat("a step of ", input.rows, " rows");
     RETURN_IF_ERROR(CheckGpuRoom(absl::StrCat("recording ", what)));
-    graph->second = Graph::Record(stream_, [&] {
-      QueueWork(batch);
-      return true;
-    });
+    graph->second = Graph::Record(stream_, [&] { return QueueWork(batch, /*recorded=*/true).ok(); });
     if (!graph->second.has_value()) return GpuIsOutOfMemory(absl::StrCat(what, " cannot be recorded"));
   }
   graph->second->Replay(stream_);
   return absl::OkStatus();
 }
 
-void GpuStep::QueueWork(DeviceBatch* batch) {
+absl::Status GpuStep::QueueWork(DeviceBatch* batch, bool recorded) {
   const DeviceBatch::Input& input = batch->input();
   ModelGpu* const model = parts_.model;
+  const auto look_for_room = [&](absl::string_view pass) {
+    return recorded ? absl::OkStatus() : CheckGpuRoom(absl::StrCat(pass, " of ", input.rows, " rows"));
+  };
+  RETURN_IF_ERROR(look_for_room("a forward pass"));
   internal::FillDevice(&outcome()->refused_rows, 0, sizeof(uint64_t), stream_);
   if (scales_loss()) internal::FillDevice(&outcome()->overflows, 0, sizeof(uint64_t), stream_);
 
@@ -104,6 +102,7 @@ void GpuStep::QueueWork(DeviceBatch* batch) {
     DeviceBatch::Group& group = batch->groups()[g];
     GroupLookupsGpu(batch->Bags(g, input), group.size, group.Workspace(), beside_);
   }
+  if (!recorded) Await(beside_);
 
   ModelGpu::Batch now{.rows = input.rows,
                       .dense = input.dense.device.data(),
@@ -125,6 +124,7 @@ void GpuStep::QueueWork(DeviceBatch* batch) {
   model->ForwardLoss(now, stream_);
   Mark(&forward_);
 
+  RETURN_IF_ERROR(look_for_room("a backward pass"));
   const bool rows_last = holds_rows_ && scales_loss();
   if (!rows_last) {
     LetFollow(beside_);
@@ -133,6 +133,7 @@ void GpuStep::QueueWork(DeviceBatch* batch) {
     model->set_sparse_gradients_queued([&] {
       LetFollow(beside_);
       QueueRows(batch, input, beside_);
+      if (!recorded) Await(beside_);
     });
   }
   if (reducer_ != nullptr) {
@@ -149,14 +150,14 @@ void GpuStep::QueueWork(DeviceBatch* batch) {
     gated_.Record(beside_);
     QueueRows(batch, input, beside_);
   }
-  rows_done_.Record(beside_);
   if (holds_rows_) {
+    RETURN_IF_ERROR(look_for_room("an update"));
     stream_.WaitFor(gated_);
     QueueDenseStep();
   }
-  stream_.WaitFor(rows_done_);
-  marked_.Record(marks_);
-  stream_.WaitFor(marked_);
+  Await(beside_);
+  Await(marks_);
+  return absl::OkStatus();
 }
 
 // By the gradients that the model's backward has left.
@@ -222,6 +223,12 @@ void GpuStep::LookForOverflow(const DeviceBatch::Input& input, const ModelGpu::B
 void GpuStep::LetFollow(const Stream& queue) {
   fork_.Record(stream_);
   queue.WaitFor(fork_);
+}
+
+// The other way round.
+void GpuStep::Await(const Stream& queue) {
+  join_.Record(queue);
+  stream_.WaitFor(join_);
 }
 
 void GpuStep::Mark(Event* mark) {

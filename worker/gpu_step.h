@@ -94,12 +94,15 @@ class GpuStep {
   explicit GpuStep(const Parts& parts) : parts_(parts), stream_(*parts.stream) {}
 
   absl::Status Run(DeviceBatch* batch);
-  void QueueWork(DeviceBatch* batch);
+  // Recorded it loads nothing, so that no memory is looked for. Else nothing runs beside anything: products, which
+  // choose by time then, and profiles have the GPU to themselves.
+  absl::Status QueueWork(DeviceBatch* batch, bool recorded);
   void QueueRows(DeviceBatch* batch, const DeviceBatch::Input& input, const Stream& queue);
   void QueueDenseStep();
   void Gate(const uint64_t* not_finite, const Stream& queue);
   void LookForOverflow(const DeviceBatch::Input& input, const ModelGpu::Batch& batch);
   void LetFollow(const Stream& queue);
+  void Await(const Stream& queue);
   void Mark(Event* mark);
   void SetControl(const Now& now);
   absl::Status CheckUpdate(const Outcome& outcome) const;
@@ -124,7 +127,7 @@ class GpuStep {
   Mirror<float> loss_scale_ = Mirror<float>::Empty();
   Mirror<GridSums> norm_sums_ = Mirror<GridSums>::Empty();
 
-  Event fork_, gated_, rows_done_, marked_;  // Of the streams among each other.
+  Event fork_, join_, gated_;  // Of the streams among each other.
   Event begin_, loaded_, forward_, backward_, ended_;
 
   // Recorded steps, by input, number of rows, and whether they are one-hot. The first of a kind is not recorded: the
