@@ -44,7 +44,7 @@ class DlrmGpu final : public ModelGpu {
   DeviceMatrix sparse_gradients(int64_t rows) override {
     return buffers_.sparse_gradients.Columns(rows, 0, sparse_columns());
   }
-  bool takes_gathered() const override { return true; }
+  bool takes_gathered() const override { return InteractionGathersItself(shape_, precision_); }
 
   void Forward(const Batch& batch, const Stream& stream) override {
     top_.Forward(ForwardToTop(batch, stream), batch, streams_.get(), stream);
