@@ -80,7 +80,7 @@ class Gpt2 final : public LanguageModel {
     for (uint32_t b = 0; b < kept_cheap; ++b) cheap_.emplace_back(config.width());
   }
 
-  double ForwardBackward(const TokenBatch& batch, const DropoutPlace& place) override {
+  double ForwardBackward(const Sequences& batch, const DropoutPlace& place) override {
     if (batch.tokens.empty()) return 0;
     Begin(batch, place);
     dropping_ = config_.dropout() > 0;
@@ -90,7 +90,7 @@ class Gpt2 final : public LanguageModel {
     return loss;
   }
 
-  double Loss(const TokenBatch& batch) override {
+  double Loss(const Sequences& batch) override {
     if (batch.tokens.empty()) return 0;
     Begin(batch, {});
     dropping_ = false;
@@ -99,7 +99,7 @@ class Gpt2 final : public LanguageModel {
   }
 
   void NextLogits(std::span<const uint16_t> tokens, std::span<float> logits) override {
-    const TokenBatch batch{.tokens = tokens, .targets = {}, .length = static_cast<int64_t>(tokens.size())};
+    const Sequences batch{.tokens = tokens, .targets = {}, .length = static_cast<int64_t>(tokens.size())};
     Begin(batch, {});
     dropping_ = false;
     Forward(batch);
@@ -122,8 +122,8 @@ class Gpt2 final : public LanguageModel {
   std::span<float> Gradients(const Parameter& parameter) { return ElementsOf(parameter, std::span<float>(gradients_)); }
   ConstMatrix Weight(const Gpt2Linear& linear) const { return MatrixOf(linear.weight, Weights()); }
 
-  void Begin(const TokenBatch& batch, const DropoutPlace& place) {
-    shape_ = {.sequences = batch.sequences(),
+  void Begin(const Sequences& batch, const DropoutPlace& place) {
+    shape_ = {.sequences = batch.count(),
               .length = batch.length,
               .heads = config_.heads(),
               .head_width = config_.width() / config_.heads()};
@@ -199,7 +199,7 @@ class Gpt2 final : public LanguageModel {
     Add(kept.middle.all(), out);
   }
 
-  void Forward(const TokenBatch& batch) {
+  void Forward(const Sequences& batch) {
     const Matrix x = residual_[0].all();
     TokenEmbeddingForwardCpu(batch.tokens, batch.length, MatrixOf(layout_.wte, Weights()),
                              MatrixOf(layout_.wpe, Weights()), x);
@@ -284,7 +284,7 @@ class Gpt2 final : public LanguageModel {
     NormalBackward(block.ln_1, branch, residual_[b].all(), cheap.moments_1, gradient_.all());
   }
 
-  void Backward(const TokenBatch& batch) {
+  void Backward(const Sequences& batch) {
     for (BatchBuffer* buffer : {&branch_gradient_, &attended_gradient_, &qkv_gradient_, &fc_gradient_}) {
       buffer->Resize(shape_.rows());
     }

@@ -14,13 +14,13 @@
 
 namespace sparrow {
 
-// Sequences of one length, one behind the other.
-struct TokenBatch {
+// Texts of one length, one behind the other.
+struct Sequences {
   std::span<const uint16_t> tokens;   // [sequences, length]
   std::span<const uint16_t> targets;  // [sequences, length]: the token behind each.
   int64_t length = 0;                 // At most the model's context.
 
-  int64_t sequences() const { return length == 0 ? 0 : static_cast<int64_t>(tokens.size()) / length; }
+  int64_t count() const { return length == 0 ? 0 : static_cast<int64_t>(tokens.size()) / length; }
 };
 
 // What dropout depends on.
@@ -36,10 +36,10 @@ class LanguageModel : public DenseParameters {
  public:
   // Adds to gradients() the derivatives of the sum of all targets' cross-entropies, and returns that sum. REQUIRES:
   // tokens and targets are below the vocabulary.
-  virtual double ForwardBackward(const TokenBatch& batch, const DropoutPlace& place) = 0;
+  virtual double ForwardBackward(const Sequences& batch, const DropoutPlace& place) = 0;
 
   // The sum alone, without dropout.
-  virtual double Loss(const TokenBatch& batch) = 0;
+  virtual double Loss(const Sequences& batch) = 0;
 
   // What comes behind the last of these tokens, without dropout. REQUIRES: 1 to context tokens.
   virtual void NextLogits(std::span<const uint16_t> tokens, std::span<float> logits /*[vocabulary]*/) = 0;

@@ -85,7 +85,7 @@ class Gpt2Test : public ::testing::TestWithParam<Case> {
 
   v1::Gpt2 config_;
   std::vector<uint16_t> tokens_, targets_;
-  TokenBatch batch_;
+  Sequences batch_;
   const DropoutPlace place_ = {.step = 3, .first_sequence = 5};
 };
 
@@ -127,7 +127,7 @@ TEST_P(Gpt2Test, GradientsOfPartsAddUp) {
   double sum = 0;
   const size_t length = GetParam().length;
   for (size_t s = 0; s < GetParam().sequences; ++s) {
-    const TokenBatch part = {.tokens = batch_.tokens.subspan(s * length, length),
+    const Sequences part = {.tokens = batch_.tokens.subspan(s * length, length),
                              .targets = batch_.targets.subspan(s * length, length),
                              .length = batch_.length};
     sum += parts->ForwardBackward(part, {.step = place_.step, .first_sequence = place_.first_sequence + s});
