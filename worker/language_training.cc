@@ -65,7 +65,7 @@ class LanguageTraining final : public TrainingRun {
       }
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
-    RETURN_IF_ERROR(StartEqual());
+    RETURN_IF_ERROR(CheckEqual("before the first step"));
     if (train_ != nullptr) RETURN_IF_ERROR(Train());
     if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
     return Finish();
@@ -136,16 +136,17 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  // That all workers begin with one model, whatever they have loaded.
-  absl::Status StartEqual() {
-    const std::string own = absl::StrCat(
-        HashBytes({reinterpret_cast<const char*>(model_->weights().data()), model_->weights().size_bytes()}));
-    ASSIGN_OR_RETURN(const std::vector<std::string> all, collective_->AllGather(own));
-    for (size_t rank = 0; rank < all.size(); ++rank) {
+  // That all workers have one model: at the start, whatever they have loaded, and at each evaluation and the end,
+  // because a cluster whose replicas drift apart trains something else than it says.
+  absl::Status CheckEqual(absl::string_view when) {
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    const std::span<const float> weights = model_->weights();
+    const uint64_t hash = HashBytes({reinterpret_cast<const char*>(weights.data()), weights.size_bytes()});
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, collective_->AllGather(absl::StrCat(absl::Hex(hash))));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat("worker ", rank, " begins with other weights than worker 0 (hash ", all[rank], ", not ", all[0],
-                       "): they have another model, seed or checkpoint"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          when, " worker ", rank, " has other weights than worker 0 (hash ", all[rank], ", not ", all[0], ")"));
     }
     return absl::OkStatus();
   }
@@ -233,6 +234,7 @@ class LanguageTraining final : public TrainingRun {
 
   // The mean cross-entropy over all windows of data.test.
   absl::Status Evaluate() {
+    RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
     const absl::Time start = absl::Now();
     ASSIGN_OR_RETURN(const std::unique_ptr<TokenBatches> tokens, TokenBatches::Open(*test_));
     std::array<double, 2> sums{};  // Of losses, and of targets.
@@ -262,7 +264,7 @@ class LanguageTraining final : public TrainingRun {
   }
 
   absl::Status Finish() {
-    RETURN_IF_ERROR(Annotate(collective_->Barrier(), "waiting for the last step of all workers"));
+    RETURN_IF_ERROR(CheckEqual("after the last step"));
     record_.summary().set_steps(cursor_.step);
     if (!IsFirst()) return absl::OkStatus();
     if (trained_ && job_.checkpoint().at_end()) return SaveCheckpoint();
