@@ -175,6 +175,9 @@ v1::Job MeaningOf(const v1::Job& job) {
     case v1::DataConfig::kDlrmNpy:
       *data->mutable_dlrm_npy() = job.data().dlrm_npy();
       break;
+    case v1::DataConfig::kTokens:
+      data->mutable_tokens();
+      break;
     case v1::DataConfig::FORMAT_NOT_SET:
       break;
   }
