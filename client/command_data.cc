@@ -1,4 +1,4 @@
-// sparrowctl data check
+// sparrowctl data: check JOB here, tokenize in command_tokenize.cc.
 
 #include <cstdio>
 #include <string>
@@ -14,6 +14,7 @@
 namespace sparrow {
 
 int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
+  if (!arguments.empty() && arguments[0] == "tokenize") return TokenizeCommand(arguments, interrupt);
   std::string data_root = ".";
   std::vector<std::string> sets;
   const std::vector<Option> options = {
@@ -23,12 +24,13 @@ int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
   const Usage usage{"sparrowctl data", "check JOB",
                     "Reads all input of the job in the file JOB without training, and reports rows, columns, ids, the\n"
                     "balance of labels, and what is odd. The exit status is 1 if training would stop at something.",
-                    "  sparrowctl data check JOB.textproto --data-root DATA\n"};
+                    "  sparrowctl data check JOB.textproto --data-root DATA\n"
+                    "  sparrowctl data tokenize --help\n"};
   std::vector<std::string> positional;
   if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;
   if (positional[0] != "check") {
     Fail(absl::InvalidArgumentError(
-        absl::StrCat("no command \"data ", positional[0], "\"; write sparrowctl data check JOB")));
+        absl::StrCat("no command \"data ", positional[0], "\"; write sparrowctl data check JOB, or data tokenize")));
     return kExitUsage;
   }
   const absl::StatusOr<v1::Job> job = LoadJobFile(positional[1], sets);
