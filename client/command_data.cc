@@ -10,6 +10,7 @@
 #include "client/job_file.h"
 #include "worker/data_check.h"
 #include "worker/job_check.h"
+#include "worker/token_check.h"
 
 namespace sparrow {
 
@@ -23,7 +24,8 @@ int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
   };
   const Usage usage{"sparrowctl data", "check JOB",
                     "Reads all input of the job in the file JOB without training, and reports rows, columns, ids, the\n"
-                    "balance of labels, and what is odd. The exit status is 1 if training would stop at something.",
+                    "balance of labels, and what is odd; of a language model's, tokens and windows. The exit status is "
+                    "1 if training would stop at something.",
                     "  sparrowctl data check JOB.textproto --data-root DATA\n"
                     "  sparrowctl data tokenize --help\n"};
   std::vector<std::string> positional;
@@ -39,12 +41,19 @@ int DataCommand(const Arguments& arguments, Interrupt* interrupt) {
   if (status.ok()) status = CheckDirectory("--data-root", data_root);
   if (!status.ok()) return Fail(status);
 
-  const absl::StatusOr<DataReport> report =
-      CheckInput(*job, data_root, [interrupt] { return interrupt->signal() != 0; });
-  if (!report.ok()) {
-    Fail(report.status());
+  const auto stop = [interrupt] { return interrupt->signal() != 0; };
+  const auto fail = [interrupt](const absl::Status& error) {
+    Fail(error);
     return interrupt->signal() != 0 ? 128 + interrupt->signal() : kExitFailure;
+  };
+  if (job->data().has_tokens()) {
+    const absl::StatusOr<std::vector<TokenReport>> reports = CheckTokens(*job, data_root, stop);
+    if (!reports.ok()) return fail(reports.status());
+    std::fputs(FormatTokenReports(*reports).c_str(), stdout);
+    return kExitSuccess;
   }
+  const absl::StatusOr<DataReport> report = CheckInput(*job, data_root, stop);
+  if (!report.ok()) return fail(report.status());
   std::fputs(FormatReport(*report).c_str(), stdout);
   if (!report->HasProblems()) return kExitSuccess;
   return Fail(absl::InvalidArgumentError(

@@ -245,6 +245,9 @@ absl::Status CheckTrain(const v1::Job& job) {
     return Bad("train.micro_batch_size is ", train.micro_batch_size(),
                ", but only model.gpt2 takes a step in parts; remove it");
   }
+  if (train.has_recompute() && !job.model().has_gpt2()) {
+    return Bad("train.recompute is set, but only model.gpt2 computes activations again; remove it");
+  }
   if (train.has_micro_batch_size() && (train.micro_batch_size() == 0 || train.micro_batch_size() > kBatchRowsMax)) {
     return Bad("train.micro_batch_size is ", train.micro_batch_size(), "; give 1 to ", kBatchRowsMax,
                " windows, or leave it out to take a worker's part of a step at once");

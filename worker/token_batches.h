@@ -73,6 +73,7 @@ class TokenBatches {
   // False: all epochs are read. An error is final.
   absl::StatusOr<bool> Next(TokenBatch* batch);
 
+  const TokenShards& shards() const { return *shards_; }
   uint64_t tokens() const { return shards_->tokens(); }  // Of the source, in its range.
   uint64_t EpochWindows(uint64_t epoch) const { return TokenWindows(cut_, epoch).count(); }
   // Global batches of an epoch that is read from its beginning.

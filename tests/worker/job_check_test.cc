@@ -184,6 +184,8 @@ const BadJob kBadJobs[] = {
      "train.epochs is 0"},
     {"MicroBatchOfAnotherModel", [](v1::Job* job) { job->mutable_train()->set_micro_batch_size(4); },
      "train.micro_batch_size is 4, but only model.gpt2"},
+    {"RecomputeOfAnotherModel", [](v1::Job* job) { job->mutable_train()->set_recompute(v1::TrainConfig::NOTHING); },
+     "train.recompute is set, but only model.gpt2"},
     {"TokensOfAnotherModel", [](v1::Job* job) { job->mutable_data()->mutable_tokens(); },
      "data.tokens is set, but only model.gpt2 reads tokens"},
     {"Servers", [](v1::Job* job) { job->mutable_cluster()->set_servers(4097); }, "cluster.servers is 4097"},
