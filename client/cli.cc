@@ -30,6 +30,7 @@ constexpr Command kCommands[] = {
     {"predict", "CHECKPOINT", "write a trained model's prediction for every row of a file", PredictCommand},
     {"export", "CHECKPOINT", "write a trained model as safetensors, .npy and JSON", ExportCommand},
     {"data", "check JOB", "read a job's input and report what is in it, without training", DataCommand},
+    {"data", "tokenize", "turn texts into a file of tokens for a language model", DataCommand},
     {"gen", "clicks", "make a click log whose best possible AUC is known", GenCommand},
 };
 

@@ -31,6 +31,7 @@ int WatchCommand(const Arguments& arguments, Interrupt* interrupt);
 int CancelCommand(const Arguments& arguments, Interrupt* interrupt);
 int ClusterCommand(const Arguments& arguments, Interrupt* interrupt);
 int DataCommand(const Arguments& arguments, Interrupt* interrupt);
+int TokenizeCommand(const Arguments& arguments, Interrupt* interrupt);  // data tokenize
 int GenCommand(const Arguments& arguments, Interrupt* interrupt);
 int ExportCommand(const Arguments& arguments, Interrupt* interrupt);
 int PredictCommand(const Arguments& arguments, Interrupt* interrupt);

@@ -18,7 +18,9 @@ constexpr int kBarWidth = 24;
 std::string ProgressText(const v1::Progress& progress, const std::string& auc) {
   std::string text = absl::StrCat("step ", progress.step());
   if (progress.steps_total() > 0) absl::StrAppend(&text, "/", progress.steps_total());
-  absl::StrAppendFormat(&text, "  %.0f samples/s  loss %.4f", progress.samples_per_second(), progress.loss());
+  absl::StrAppendFormat(&text, "  %.0f %s/s  loss %.4f", progress.samples_per_second(),
+                        progress.rows_are_tokens() ? "tokens" : "samples", progress.loss());
+  if (progress.has_gradient_norm()) absl::StrAppendFormat(&text, "  norm %.3f", progress.gradient_norm());
   if (progress.steps_skipped() > 0) absl::StrAppend(&text, "  ", progress.steps_skipped(), " skipped");
   if (!auc.empty()) absl::StrAppend(&text, "  ", auc);
   if (progress.eta_seconds() > 0 && std::isfinite(progress.eta_seconds())) {
@@ -49,13 +51,14 @@ void ProgressView::Update(const v1::JobStatus& status, absl::Time now) {
     EndBar();
     std::fprintf(out_, "%s is queued: %s\n", status.job_id().c_str(), waiting_for_.c_str());
   }
+  const v1::Progress& progress = status.progress();
   for (; evals_shown_ < status.evals_size(); ++evals_shown_) {
     const v1::EvalResult& eval = status.evals(evals_shown_);
-    auc_ = AucText(eval);
+    auc_ = progress.rows_are_tokens() ? TokenLossText(eval) : AucText(eval);
     EndBar();
-    absl::FPrintF(out_, "evaluation after step %d: %s\n", eval.step(), EvalText(eval));
+    absl::FPrintF(out_, "evaluation after step %d: %s\n", eval.step(),
+                  progress.rows_are_tokens() ? TokenEvalText(eval) : EvalText(eval));
   }
-  const v1::Progress& progress = status.progress();
   if (progress.step() > 0 && progress.step() != step_shown_) {
     if (terminal_) {
       // "\033[K" clears what the last, longer line left.

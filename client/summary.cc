@@ -89,6 +89,14 @@ std::string EvalText(const v1::EvalResult& eval) {
                       FigureText("%.4f", CalibrationOf(eval)), " on ", eval.rows(), " rows");
 }
 
+std::string TokenLossText(const v1::EvalResult& eval) {
+  return absl::StrCat("validation loss ", FigureText("%.4f", LossOf(eval)));
+}
+
+std::string TokenEvalText(const v1::EvalResult& eval) {
+  return absl::StrCat(TokenLossText(eval), " on ", eval.rows(), " tokens");
+}
+
 JobFigures FiguresOf(const v1::JobStatus& status) {
   const v1::Summary& summary = status.summary();
   const v1::Progress& progress = status.progress();
@@ -141,9 +149,10 @@ std::string SummaryText(const v1::JobStatus& status) {
   std::string text = absl::StrCat("job ", status.name(), " (", status.job_id(), ") ", StateName(status.state()), "\n");
   if (!status.message().empty()) AddLine(&text, "message", status.message());
   AddLine(&text, "source", SourcesText(summary));
-  AddLine(&text, "rows read", absl::StrCat(figures.rows_read));
+  const bool tokens = summary.rows_are_tokens() || status.progress().rows_are_tokens();
+  AddLine(&text, tokens ? "tokens read" : "rows read", absl::StrCat(figures.rows_read));
   AddLine(
-      &text, "rows trained",
+      &text, tokens ? "tokens trained" : "rows trained",
       absl::StrCat(
           figures.rows_trained,
           figures.rows_skipped == 0 ? "" : absl::StrCat(" (", figures.rows_skipped, " did not fit and were skipped)")));
@@ -154,14 +163,16 @@ std::string SummaryText(const v1::JobStatus& status) {
                                                          " were skipped: a gradient passed the range of float16)")));
   std::string rate = FigureText("%.0f", figures.samples_per_second);
   if (IsWhole(status) && figures.samples_per_second.has_value()) {
-    absl::StrAppendFormat(&rate, " (%.1f s of training on %d worker%s, %d server%s)", summary.train_seconds(),
-                          summary.workers(), summary.workers() == 1 ? "" : "s", summary.servers(),
-                          summary.servers() == 1 ? "" : "s");
+    absl::StrAppendFormat(&rate, " (%.1f s of training on %d worker%s", summary.train_seconds(), summary.workers(),
+                          summary.workers() == 1 ? "" : "s");
+    if (!tokens) absl::StrAppendFormat(&rate, ", %d server%s", summary.servers(), summary.servers() == 1 ? "" : "s");
+    rate += ")";
   }
-  AddLine(&text, "samples/s", rate);
+  AddLine(&text, tokens ? "tokens/s" : "samples/s", rate);
   AddLine(&text, "train loss", FigureText("%.5f", figures.train_loss));
   if (const v1::EvalResult* eval = LastEval(status)) {
-    AddLine(&text, "evaluation", absl::StrCat(EvalText(*eval), " after step ", eval->step()));
+    AddLine(&text, "evaluation",
+            absl::StrCat(tokens ? TokenEvalText(*eval) : EvalText(*eval), " after step ", eval->step()));
   } else {
     AddLine(&text, "evaluation", "none");
   }
@@ -187,6 +198,7 @@ std::string SummaryJson(const v1::JobStatus& status) {
   json["job_id"] = status.job_id();
   json["state"] = StateName(status.state());
   json["message"] = status.message();
+  json["rows_are_tokens"] = summary.rows_are_tokens() || status.progress().rows_are_tokens();
   json["steps"] = figures.steps;
   json["steps_skipped"] = figures.steps_skipped;
   json["rows_read"] = figures.rows_read;

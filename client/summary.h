@@ -47,6 +47,9 @@ std::string AucText(const v1::EvalResult& eval);
 
 // "AUC 0.8012, logloss 0.45000, calibration 1.0200 on 50 rows"; "-" for what does not exist.
 std::string EvalText(const v1::EvalResult& eval);
+// The same of a language model: "validation loss 1.4697", and with " on 111540 tokens".
+std::string TokenLossText(const v1::EvalResult& eval);
+std::string TokenEvalText(const v1::EvalResult& eval);
 
 // The number by this format, or "-".
 std::string FigureText(const absl::FormatSpec<double>& format, std::optional<double> value);

@@ -18,6 +18,7 @@ find_package(OpenMP REQUIRED)               # Data-parallel loops, on the thread
 find_package(nlohmann_json REQUIRED)        # Summaries, safetensors headers.
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # The fixed hash of string ids.
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)  # gzip input, inflated at more than twice zlib's rate.
+pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)  # Which characters are letters, numbers and white space.
 find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)  # All-reduce between CPU workers. Debian's GlooConfig.cmake wants its CUDA build.
 find_library(GLOO_LIBRARY gloo REQUIRED)
 add_library(sparrow_gloo INTERFACE)

@@ -361,7 +361,7 @@ void ControlPlane::Schedule() {
       before = job->id();
       continue;
     }
-    const Placement placement = Place(config, CurrentSupply());
+    const Placement placement = Place(job->request.job(), CurrentSupply());
     if (!placement.waits_for.empty()) {
       jobs_.SetWaitsFor(job, placement.waits_for);
       before = job->id();

@@ -21,7 +21,9 @@ std::string Shortage(const char* noun, size_t needed, size_t there, size_t free)
 
 }  // namespace
 
-Placement Place(const v1::ClusterConfig& config, const Supply& supply) {
+Placement Place(const v1::Job& job, const Supply& supply) {
+  const v1::ClusterConfig& config = job.cluster();
+  const bool has_rows = !job.model().has_gpt2();
   std::vector<std::string> free_workers;
   std::vector<std::string> winding_down;
   for (const Supply::Worker& worker : supply.workers) {
@@ -36,7 +38,8 @@ Placement Place(const v1::ClusterConfig& config, const Supply& supply) {
   std::vector<std::string> waits;
   for (const std::string& shortage :
        {Shortage("worker", std::max(config.workers(), 1u), supply.workers.size(), free_workers.size()),
-        Shortage("server", std::max(config.servers(), 1u), supply.servers.size(), supply.servers.size())}) {
+        Shortage("server", has_rows ? std::max(config.servers(), 1u) : 0, supply.servers.size(),
+                 supply.servers.size())}) {
     if (!shortage.empty()) waits.push_back(shortage);
   }
   if (config.workers() == 0 && !winding_down.empty()) {
@@ -50,6 +53,7 @@ Placement Place(const v1::ClusterConfig& config, const Supply& supply) {
   placement.workers = free_workers;
   if (config.workers() != 0) placement.workers.resize(config.workers());
 
+  if (!has_rows) return placement;
   std::vector<Supply::Server> servers = supply.servers;
   if (config.servers() != 0 && config.servers() < servers.size()) {
     std::vector<size_t> order(servers.size());
@@ -70,6 +74,7 @@ Placement Place(const v1::ClusterConfig& config, const Supply& supply) {
 v1::ShardMap RowWiseShardMap(uint64_t version, uint32_t servers) {
   v1::ShardMap map;
   map.set_version(version);
+  if (servers == 0) return map;
   for (uint32_t bucket = 0; bucket < kBuckets; ++bucket) map.add_owner(bucket * servers / kBuckets);
   return map;
 }

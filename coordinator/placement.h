@@ -38,9 +38,11 @@ struct Placement {
 
 // Servers are shared: those with the fewest jobs come first. A worker has one job at a time. A count of 0 asks for all:
 // every server, and every free worker once none is winding down (its neighbours of the last job are about to be free).
-Placement Place(const v1::ClusterConfig& config, const Supply& supply);
+// A language model gets no server.
+Placement Place(const v1::Job& job, const Supply& supply);
 
-// Contiguous ranges of buckets (embedding/partition.h ShardAssignment::RowWise). REQUIRES: 1 <= servers <= 4096.
+// Contiguous ranges of buckets (embedding/partition.h ShardAssignment::RowWise); none for no server.
+// REQUIRES: servers <= 4096.
 v1::ShardMap RowWiseShardMap(uint64_t version, uint32_t servers);
 
 }  // namespace sparrow

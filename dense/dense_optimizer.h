@@ -44,8 +44,9 @@ class DenseOptimizer {
 // tables only is refused by name.
 absl::StatusOr<DenseRule> DenseRuleOf(const v1::OptimizerConfig& config);
 
-// Errors as DenseRuleOf.
-absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size);
+// A weight decay is for elements [0, decayed) alone. Errors as DenseRuleOf.
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size,
+                                                                   uint64_t decayed = UINT64_MAX);
 
 }  // namespace sparrow
 

@@ -1,6 +1,7 @@
 // One loop for each kind: every array is read and written once, in single precision, vectorised, on all cores. Scalars
 // (learning rate, bias corrections) are computed in double precision once a step.
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <utility>
@@ -41,15 +42,32 @@ void UpdateRange(const Elements& elements, DenseScalars scalars, int64_t begin, 
 
 class DenseOptimizerCpu final : public DenseOptimizer {
  public:
-  DenseOptimizerCpu(const DenseRule& rule, uint64_t size) : rule_(rule), size_(size) {
+  DenseOptimizerCpu(const DenseRule& rule, uint64_t size, uint64_t decayed)
+      : rule_(rule), size_(size), decayed_(std::min(size, decayed)) {
     for (int i = 0; i < DenseStates(rule.kind); ++i) states_[i].assign(size, InitialDenseState(rule));
   }
 
   void Step(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) override {
     CHECK(weights.size() == size_ && gradients.size() == size_);
-    const DenseScalars scalars = ScalarsOf(rule_, options, CorrectionsOf(rule_, ++updates_));
+    DenseRule rule = rule_;
+    const DenseCorrections corrections = CorrectionsOf(rule, ++updates_);
     const Elements elements{weights.data(), gradients.data(), states_[0].data(), states_[1].data()};
-    ParallelFor(size_, kGrain, [&](int64_t begin, int64_t end) {
+    Update(elements, ScalarsOf(rule, options, corrections), 0, decayed_);
+    rule.weight_decay = 0;
+    Update(elements, ScalarsOf(rule, options, corrections), decayed_, size_);
+  }
+
+  std::vector<State> states() override {
+    std::vector<State> result;
+    for (int i = 0; i < DenseStates(rule_.kind); ++i) result.push_back({DenseStateName(rule_.kind, i), states_[i]});
+    return result;
+  }
+
+ private:
+  void Update(const Elements& elements, const DenseScalars& scalars, uint64_t first, uint64_t last) const {
+    ParallelFor(static_cast<int64_t>(last - first), kGrain, [&](int64_t part_begin, int64_t part_end) {
+      const int64_t begin = static_cast<int64_t>(first) + part_begin;
+      const int64_t end = static_cast<int64_t>(first) + part_end;
       switch (rule_.kind) {
         case DenseOptimizerKind::kSgd:
           return UpdateRange<DenseOptimizerKind::kSgd>(elements, scalars, begin, end);
@@ -63,15 +81,9 @@ class DenseOptimizerCpu final : public DenseOptimizer {
     });
   }
 
-  std::vector<State> states() override {
-    std::vector<State> result;
-    for (int i = 0; i < DenseStates(rule_.kind); ++i) result.push_back({DenseStateName(rule_.kind, i), states_[i]});
-    return result;
-  }
-
- private:
   const DenseRule rule_;
   const uint64_t size_;
+  const uint64_t decayed_;
   std::vector<float> states_[2];  // Those that the kind has; [size] each.
 };
 
@@ -157,9 +169,10 @@ absl::StatusOr<DenseRule> DenseRuleOf(const v1::OptimizerConfig& config) {
       "train.optimizer has no kind; set one of sgd, momentum, adagrad, adam or adamw, as in adagrad {}");
 }
 
-absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size) {
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size,
+                                                                   uint64_t decayed) {
   ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(config));
-  return std::make_unique<DenseOptimizerCpu>(rule, size);
+  return std::make_unique<DenseOptimizerCpu>(rule, size, decayed);
 }
 
 }  // namespace sparrow

@@ -8,6 +8,7 @@
 
 #include "dense/activation.h"
 #include "dense/matrix.h"
+#include "dense/product.h"
 
 namespace sparrow {
 
@@ -19,7 +20,6 @@ void LinearForwardCpu(ConstMatrix x /*[n, in]*/, ConstMatrix w /*[out, in]*/, st
 void ProductForwardCpu(ConstMatrix x /*[n, in]*/, ConstMatrix w /*[out, in]*/, Matrix y /*[n, out]*/);
 
 // The gradients of y = x w^T by its input and by its weights.
-enum class Write { kOverwrite, kAdd };
 void ProductBackwardInputCpu(ConstMatrix y_gradients /*[n, out]*/, ConstMatrix w /*[out, in]*/, Write write,
                              Matrix x_gradients /*[n, in]*/);
 void ProductBackwardWeightsCpu(ConstMatrix y_gradients /*[n, out]*/, ConstMatrix x /*[n, in]*/,

@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeKind(const v1::ModelConfig& config, c
       return MakeDlrm(config.dlrm(), shape, seed);
     case v1::ModelConfig::kDcnv2:
       return MakeDcnv2(config.dcnv2(), shape, seed);
+    case v1::ModelConfig::kGpt2:
+      return absl::InvalidArgumentError("model.gpt2 is no model of clicks: it takes tokens (dense/language_model.h)");
     case v1::ModelConfig::KIND_NOT_SET:
       break;
   }

@@ -2,29 +2,19 @@
 #define SPARROW_DENSE_MODEL_H_
 
 // A recommendation model's dense part: dense inputs and pooled embeddings in, one logit a sample out, with its own
-// backward. It knows no table. All parameters lie in one flat array, and their gradients in another of the same layout,
-// so that collectives, optimizers and checkpoints treat a model as one vector.
+// backward. It knows no table. Its parameters are a vector (dense/dense_parameters.h): bottom.I.weight [out, in],
+// bottom.I.bias [out], cross.I.v [rank, in], cross.I.w [in, rank], cross.I.b [in], top.I.weight, top.I.bias.
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dense/dense_parameters.h"
 #include "sparrow/v1/job.pb.h"
 
 namespace sparrow {
-
-// One named tensor of a model: elements offset to offset + product(shape) of the flat arrays, row-major.
-// Names: bottom.I.weight [out, in], bottom.I.bias [out], cross.I.v [rank, in], cross.I.w [in, rank], cross.I.b [in],
-// top.I.weight, top.I.bias.
-struct Parameter {
-  std::string name;
-  std::vector<uint64_t> shape;
-  uint64_t offset = 0;
-  uint64_t size = 0;
-};
 
 struct ModelShape {
   uint32_t dense_columns = 0;
@@ -32,10 +22,8 @@ struct ModelShape {
 };
 
 // Not thread-safe: one thread trains a model; the operations inside use all cores.
-class Model {
+class Model : public DenseParameters {
  public:
-  virtual ~Model() = default;
-
   // Logits of a batch. Activations are kept for Backward; `dense` and `sparse` are not copied, so they must stay as
   // they are until Backward has returned (if it is called). rows = 0 is legal. sparse: the pooled vectors of all
   // features side by side, in the order of the shape's feature_dims; S is their sum.
@@ -47,18 +35,6 @@ class Model {
   // inputs.
   virtual void Backward(std::span<const float> logit_gradients /*[rows]*/,
                         std::span<float> sparse_gradients /*[rows, S]*/) = 0;
-
-  const std::vector<Parameter>& parameters() const { return parameters_; }
-  std::span<float> weights() { return weights_; }
-  std::span<const float> weights() const { return weights_; }
-  std::span<float> gradients() { return gradients_; }
-
- protected:
-  Model() = default;
-
-  std::vector<Parameter> parameters_;
-  std::vector<float> weights_;
-  std::vector<float> gradients_;
 };
 
 // Builds the model with initial weights that are a pure function of (seed, parameter name, element): weights normal

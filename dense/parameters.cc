@@ -15,8 +15,15 @@ size_t ParameterLayout::Add(std::string name, std::vector<uint64_t> shape, doubl
   for (uint64_t extent : shape) size *= extent;
   parameters_.push_back({.name = std::move(name), .shape = std::move(shape), .offset = size_, .size = size});
   stddevs_.push_back(stddev);
+  constants_.push_back(0);
   size_ += size;
   return parameters_.size() - 1;
+}
+
+size_t ParameterLayout::AddConstant(std::string name, std::vector<uint64_t> shape, float value) {
+  const size_t number = Add(std::move(name), std::move(shape), 0);
+  constants_[number] = value;
+  return number;
 }
 
 void ParameterLayout::Initialize(uint64_t seed, std::span<float> weights) const {
@@ -25,7 +32,7 @@ void ParameterLayout::Initialize(uint64_t seed, std::span<float> weights) const 
     const uint64_t parameter_seed = RandomBits(seed, HashBytes(parameters_[p].name));
     const std::span<float> elements = ElementsOf(parameters_[p], weights);
     if (stddevs_[p] == 0) {
-      std::fill(elements.begin(), elements.end(), 0.0f);
+      std::fill(elements.begin(), elements.end(), constants_[p]);
       continue;
     }
     ParallelFor(static_cast<int64_t>(elements.size()), 1024, [&](int64_t begin, int64_t end) {

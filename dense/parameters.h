@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "dense/dense_parameters.h"
 #include "dense/matrix.h"
-#include "dense/model.h"
 
 namespace sparrow {
 
@@ -17,6 +17,8 @@ class ParameterLayout {
  public:
   // Appends a tensor whose elements start normal with this standard deviation (0: zeros). Returns its number.
   size_t Add(std::string name, std::vector<uint64_t> shape, double stddev);
+  // The same of a tensor that starts with one value.
+  size_t AddConstant(std::string name, std::vector<uint64_t> shape, float value);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   uint64_t size() const { return size_; }
@@ -28,6 +30,7 @@ class ParameterLayout {
  private:
   std::vector<Parameter> parameters_;
   std::vector<double> stddevs_;
+  std::vector<float> constants_;  // Of tensors whose deviation is 0.
   uint64_t size_ = 0;
 };
 

@@ -101,6 +101,7 @@ TEST(Tidy, LibrariesAppearOnlyBehindTheirFiles) {
       {"prometheus/", {"base/metrics\\.cc"}},
       {"gloo/", {"dense/[a-z_]*gloo\\.cc"}},
       {"oneapi/dnnl", {"dense/.*\\.cc", "bench/dense/.*"}},
+      {"unicode/", {"client/gpt2_split\\.cc"}},
       {"omp.h", {"base/parallel\\.cc", "tests/.*"}},
       {"cuda_runtime.h", {".*\\.cu", ".*\\.cuh"}},
       {"cublasLt.h", {"dense/linear_product\\.cuh", "dense/cublas_lt\\.cc"}},

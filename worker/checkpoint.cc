@@ -175,6 +175,9 @@ v1::Job MeaningOf(const v1::Job& job) {
     case v1::DataConfig::kDlrmNpy:
       *data->mutable_dlrm_npy() = job.data().dlrm_npy();
       break;
+    case v1::DataConfig::kTokens:
+      data->mutable_tokens();
+      break;
     case v1::DataConfig::FORMAT_NOT_SET:
       break;
   }
@@ -285,7 +288,8 @@ absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job) {
       " in the checkpoint and ", difference.job(), " in the job; make them equal, or start without the checkpoint"));
 }
 
-absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer, LossScaler* scaler) {
+absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
+                       LossScaler* scaler) {
   ASSIGN_OR_RETURN(const std::string path, ResolveUnder(checkpoint.directory, checkpoint.manifest.dense().name()));
   ASSIGN_OR_RETURN(const LoadedSafetensors loaded, ReadSafetensors(path));
   for (const Parameter& parameter : model->parameters()) {
@@ -375,8 +379,8 @@ void CheckpointPlace::RemoveProbe() {
   if (error) LOG(WARNING) << probe_relative_ << ": cannot remove: " << error.message();
 }
 
-absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer,
-                                        const LossScaler* scaler) {
+absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const DenseParameters& model,
+                                        DenseOptimizer* optimizer, const LossScaler* scaler) {
   std::vector<NamedTensor> tensors;
   for (const Parameter& parameter : model.parameters()) {
     tensors.push_back({parameter.name, parameter.shape, model.weights().subspan(parameter.offset, parameter.size)});

@@ -15,8 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "dense/dense_optimizer.h"
+#include "dense/dense_parameters.h"
 #include "dense/loss_scaler.h"
-#include "dense/model.h"
 #include "proto/manifest.h"
 
 namespace sparrow {
@@ -49,7 +49,8 @@ absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job);
 // Puts the dense parameters into `model` and, unless they are null, the states into `optimizer` and `scaler`. A scaler
 // of which nothing was saved, because the job had another precision, stays as it is. FailedPrecondition names a tensor
 // that is missing, unexpected, or of another shape. DataLoss: metadata that is no number.
-absl::Status LoadDense(const Checkpoint& checkpoint, Model* model, DenseOptimizer* optimizer, LossScaler* scaler);
+absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
+                       LossScaler* scaler);
 
 // Makes the directory of a new checkpoint under `root` and returns its path relative to it. A directory that is there
 // is never used again: a dot and a number are put after the job id.
@@ -80,8 +81,8 @@ class CheckpointPlace {
 };
 
 // Writes dense.safetensors into `directory`. scaler: null if the loss is not scaled.
-absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Model& model, DenseOptimizer* optimizer,
-                                        const LossScaler* scaler);
+absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const DenseParameters& model,
+                                        DenseOptimizer* optimizer, const LossScaler* scaler);
 
 // `absolute` relative to `root`. REQUIRES: it came from OpenCheckpoint with this root.
 absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute);

@@ -1,6 +1,7 @@
 #include "worker/job_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -116,8 +117,53 @@ absl::Status CheckBottomAndTop(const std::string& field, const Config& config, u
   return absl::OkStatus();
 }
 
+// What a language model has no use for: refused rather than passed over.
+absl::Status CheckNoRows(const v1::Job& job) {
+  const auto remove = [](const auto&... field) {
+    return Bad(field..., ", but model.gpt2 has no tables and its data no rows; remove it");
+  };
+  if (!job.tables().empty()) return remove("tables[0] (\"", job.tables(0).name(), "\") is set");
+  if (!job.features().empty()) return remove("features[0] (\"", job.features(0).name(), "\") is set");
+  const v1::DataConfig& data = job.data();
+  if (data.has_on_bad_row()) return remove("data.on_bad_row is set");
+  if (data.has_bad_rows_max()) return remove("data.bad_rows_max is set");
+  if (data.has_dense_transform()) return remove("data.dense_transform is set");
+  if (data.train().has_unlabelled()) return remove("data.train.unlabelled is set");
+  if (data.test().has_unlabelled()) return remove("data.test.unlabelled is set");
+  const v1::TrainConfig& train = job.train();
+  if (train.has_prefetch()) return remove("train.prefetch is set");
+  if (train.has_pull_type()) return remove("train.pull_type is set");
+  if (train.has_push_type()) return remove("train.push_type is set");
+  if (train.has_hot_rows()) return remove("train.hot_rows is set");
+  if (job.model().has_layer_initializer()) {
+    return Bad("model.layer_initializer is set, but model.gpt2 has its own initial weights; remove it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGpt2(const v1::Gpt2& gpt2) {
+  const auto check = [](const char* field, uint32_t value, uint32_t min, uint32_t max) -> absl::Status {
+    if (value >= min && value <= max) return absl::OkStatus();
+    return Bad("model.gpt2.", field, " is ", value, "; give ", min, " to ", max);
+  };
+  RETURN_IF_ERROR(check("layers", gpt2.layers(), 1, kGpt2LayersMax));
+  RETURN_IF_ERROR(check("width", gpt2.width(), 1, kGpt2WidthMax));
+  RETURN_IF_ERROR(check("heads", gpt2.heads(), 1, gpt2.width()));
+  RETURN_IF_ERROR(check("context", gpt2.context(), 1, kGpt2ContextMax));
+  RETURN_IF_ERROR(check("vocabulary", gpt2.vocabulary(), 2, kGpt2VocabularyMax));
+  if (gpt2.width() % gpt2.heads() != 0) {
+    return Bad("model.gpt2.width is ", gpt2.width(), ", which model.gpt2.heads ", gpt2.heads(),
+               " does not divide; a head has width / heads elements, so make width a multiple of heads");
+  }
+  if (!(gpt2.dropout() >= 0 && gpt2.dropout() < 1)) {  // False for NaN.
+    return Bad("model.gpt2.dropout is ", gpt2.dropout(), "; a share of elements is at least 0 and less than 1");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckModel(const v1::Job& job, uint32_t dense_columns) {
   const v1::ModelConfig& model = job.model();
+  if (model.has_gpt2()) return CheckGpt2(model.gpt2());
   if (job.features().empty() && dense_columns == 0) {
     return Bad("features is empty and the data has no dense column: the model would have no input; add either");
   }
@@ -195,6 +241,17 @@ absl::Status CheckTrain(const v1::Job& job) {
     return Bad("train.clip_norm is ", train.clip_norm(), "; give a number above 0, or leave it out for no clipping");
   }
   if (train.has_hot_rows()) RETURN_IF_ERROR(CheckHotRows(job));
+  if (train.has_micro_batch_size() && !job.model().has_gpt2()) {
+    return Bad("train.micro_batch_size is ", train.micro_batch_size(),
+               ", but only model.gpt2 takes a step in parts; remove it");
+  }
+  if (train.has_recompute() && !job.model().has_gpt2()) {
+    return Bad("train.recompute is set, but only model.gpt2 computes activations again; remove it");
+  }
+  if (train.has_micro_batch_size() && (train.micro_batch_size() == 0 || train.micro_batch_size() > kBatchRowsMax)) {
+    return Bad("train.micro_batch_size is ", train.micro_batch_size(), "; give 1 to ", kBatchRowsMax,
+               " windows, or leave it out to take a worker's part of a step at once");
+  }
   if (train.has_loss_scale() && train.precision() != v1::TrainConfig::FLOAT16) {
     return Bad("train.loss_scale is set, but train.precision is ", v1::TrainConfig::Precision_Name(train.precision()),
                ", which needs none; leave it out, or set train.precision to FLOAT16");
@@ -239,6 +296,7 @@ absl::Status CheckCluster(const v1::ClusterConfig& cluster) {
 
 absl::Status ValidateJobForReading(const v1::Job& job) {
   RETURN_IF_ERROR(CheckName("name", job.name()));
+  if (job.model().has_gpt2()) RETURN_IF_ERROR(CheckNoRows(job));
   RETURN_IF_ERROR(CheckTables(job));
   RETURN_IF_ERROR(CheckFeatures(job));
   RETURN_IF_ERROR(ValidateData(job));

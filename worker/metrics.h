@@ -38,6 +38,9 @@ struct WorkerMetrics {
                                   "Training steps done; a rise that stops while a job runs means that it hangs.")),
         loss(metrics->AddGauge("sparrow_worker_loss",
                                "Mean loss of the last global batch; a lasting rise means that training diverges.")),
+        gradient_norm(metrics, "sparrow_worker_gradient_norm",
+                      "L2 norm of the last step's gradients before clipping (language models alone); a sudden rise "
+                      "comes before a loss that jumps."),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
                                       "Rows of input that this worker has read, skipped ones included.")),
         rows_skipped(
@@ -112,6 +115,7 @@ struct WorkerMetrics {
   Counter samples;
   Counter steps;
   Gauge loss;
+  GaugeOnceSet gradient_norm;
   Counter rows_read;
   Counter rows_skipped;
   Counter input_bytes;

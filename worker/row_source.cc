@@ -2,49 +2,19 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "base/file.h"
 #include "base/status_macros.h"
 #include "worker/delimited_parser.h"
 #include "worker/delimited_schema.h"
 #include "worker/npy_source.h"
 #include "worker/slot_parser.h"
+#include "worker/source_files.h"
 #include "worker/text_source.h"
 
 namespace sparrow {
 namespace {
 
 constexpr absl::string_view kLabelsSuffix = "_labels.npy";
-
-// Files of all patterns, each with `suffix` behind it, in order.
-absl::StatusOr<std::vector<std::string>> FilesOf(const RowSourceOptions& options, absl::string_view suffix) {
-  if (options.source.path().empty()) {
-    return absl::InvalidArgumentError("data: a source has no path; set path to its files");
-  }
-  const std::string root = options.data_root.empty() ? "." : options.data_root;
-  std::vector<std::string> files;
-  absl::flat_hash_set<std::string> seen;
-  for (const std::string& pattern : options.source.path()) {
-    if (pattern.empty())
-      return absl::InvalidArgumentError("data: a path is empty; set it to a file under the data root");
-    absl::StatusOr<std::vector<std::string>> found = MatchFiles(root, absl::StrCat(pattern, suffix));
-    if (!found.ok()) {
-      return absl::Status(found.status().code(),
-                          absl::StrCat(found.status().message(), "; path \"", pattern,
-                                       "\" is looked up under the data root \"", root, "\" (--data-root)"));
-    }
-    for (std::string& file : *found) {
-      if (!seen.insert(file).second) {
-        return absl::InvalidArgumentError(absl::StrCat(file, ": is named twice, the second time by path \"", pattern,
-                                                       "\"; its rows would be read twice an epoch, so name it once"));
-      }
-      files.push_back(std::move(file));
-    }
-  }
-  return files;
-}
 
 absl::Status CheckFeatures(const RowSourceOptions& options) {
   const bool npy = options.data.format_case() == v1::DataConfig::kDlrmNpy;
@@ -81,11 +51,14 @@ absl::StatusOr<std::unique_ptr<RowSource>> OpenRowSource(const RowSourceOptions&
     case v1::DataConfig::FORMAT_NOT_SET:
       return absl::InvalidArgumentError("data: no format; set one of text, criteo, slots, dlrm_npy");
     case v1::DataConfig::kDlrmNpy: {
-      ASSIGN_OR_RETURN(std::vector<std::string> prefixes, FilesOf(options, kLabelsSuffix));
+      ASSIGN_OR_RETURN(std::vector<std::string> prefixes,
+                       SourceFiles(options.data_root, options.source, kLabelsSuffix));
       for (std::string& prefix : prefixes) prefix.resize(prefix.size() - kLabelsSuffix.size());
       return NpySource::Open(options.data.dlrm_npy(), options.features, prefixes,
                              {.stop = options.stop, .threads = options.threads});
     }
+    case v1::DataConfig::kTokens:
+      return absl::InvalidArgumentError("data.tokens has tokens, not rows; worker/token_batches.h reads them");
     case v1::DataConfig::kText:
     case v1::DataConfig::kCriteo:
     case v1::DataConfig::kSlots:
@@ -93,7 +66,7 @@ absl::StatusOr<std::unique_ptr<RowSource>> OpenRowSource(const RowSourceOptions&
   }
   // The schema first: its errors are there before the files are.
   ASSIGN_OR_RETURN(std::unique_ptr<LineParser> parser, MakeParser(options));
-  ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(options, ""));
+  ASSIGN_OR_RETURN(std::vector<std::string> files, SourceFiles(options.data_root, options.source, ""));
   // Who counts values that are not UTF-8 parses alone.
   const int threads = options.not_utf8 != nullptr ? 1 : options.threads;
   return std::make_unique<TextSource>(std::move(files), std::move(parser),

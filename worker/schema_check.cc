@@ -135,6 +135,12 @@ absl::Status ValidateData(const v1::Job& job) {
                ".unlabelled is true, but a set of dlrm_npy has its PREFIX_labels.npy; remove it");
   }
 
+  if (job.model().has_gpt2() && !data.has_tokens()) {
+    return Bad(
+        "data.tokens is not set, but model.gpt2 reads nothing else; give data { tokens {} }, and paths of files ",
+        "of tokens, which sparrowctl data tokenize makes");
+  }
+
   switch (data.format_case()) {
     case v1::DataConfig::kText: {
       std::set<std::string> categorical;
@@ -161,6 +167,10 @@ absl::Status ValidateData(const v1::Job& job) {
         return Bad("data.dlrm_npy.dense_columns is ", data.dlrm_npy().dense_columns(), "; at most ", kDenseColumnsMax);
       }
       return absl::OkStatus();
+    case v1::DataConfig::kTokens:
+      if (job.model().has_gpt2()) return absl::OkStatus();
+      return Bad("data.tokens is set, but only model.gpt2 reads tokens; give text, criteo, slots or dlrm_npy, or ",
+                 "model { gpt2 {} }");
     case v1::DataConfig::FORMAT_NOT_SET:
       break;
   }
@@ -179,6 +189,7 @@ uint32_t DenseColumnCount(const v1::DataConfig& data) {
     case v1::DataConfig::kDlrmNpy:
       return data.dlrm_npy().dense_columns();
     case v1::DataConfig::kSlots:
+    case v1::DataConfig::kTokens:
     case v1::DataConfig::FORMAT_NOT_SET:
       break;
   }

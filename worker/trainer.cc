@@ -28,6 +28,8 @@
 #include "worker/replicated_rows.h"
 #include "worker/step_rows.h"
 #include "worker/train_loop.h"
+#include "worker/training_record.h"
+#include "worker/training_run.h"
 
 namespace sparrow {
 namespace {
@@ -39,12 +41,12 @@ struct DataCursor {
   uint64_t rows_in_epoch = 0;
 };
 
-class Training {
+class Training final : public TrainingRun {
  public:
   Training(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer, StopSignal* stop)
       : in_(std::move(task)), job_(in_.task.job()), metrics_(metrics), observer_(observer), stop_(stop) {}
 
-  absl::Status Run() {
+  absl::Status Run() override {
     RETURN_IF_ERROR(ValidateJob(job_));
     layout_ = MakeJobLayout(job_);
     RETURN_IF_ERROR(MakeClient());
@@ -67,7 +69,7 @@ class Training {
     return Finish();
   }
 
-  v1::Summary TakeSummary() { return std::move(summary_); }
+  v1::Summary TakeSummary() override { return std::move(summary_); }
 
  private:
   LossScaler* Scaler() { return scaler_.has_value() ? &*scaler_ : nullptr; }
@@ -248,9 +250,7 @@ class Training {
     RETURN_IF_ERROR(CheckWeights());
     trained_for += absl::Now() - resumed;
 
-    const double seconds = absl::ToDoubleSeconds(trained_for);
-    summary_.set_train_seconds(seconds);
-    if (seconds > 0) summary_.set_samples_per_second(static_cast<double>(summary_.rows_trained()) / seconds);
+    record_.BookTime(absl::ToDoubleSeconds(trained_for));
     const double steps = static_cast<double>(cursor_.step - first_step);
     for (size_t part = 0; part < kStepParts; ++part) {
       (*summary_.mutable_step_seconds())[kStepPartNames[part]] = steps > 0 ? loop.seconds()[part] / steps : 0;
@@ -324,44 +324,16 @@ class Training {
 
   // Takes a step into summary, cursor and reports.
   void Book(const TrainLoop::StepResult& result, uint64_t steps_total) {
-    if (result.epoch != epoch_of_loss_) {
-      epoch_of_loss_ = result.epoch;
-      epoch_loss_sum_ = 0;
-      epoch_samples_ = 0;
-    }
-    epoch_loss_sum_ += result.loss_sum;
-    epoch_samples_ += result.samples;
-    if (epoch_samples_ > 0) summary_.set_train_loss(epoch_loss_sum_ / static_cast<double>(epoch_samples_));
     cursor_.step = result.step + 1;
     cursor_.epoch = result.last_in_epoch ? result.epoch + 1 : result.epoch;
     cursor_.rows_in_epoch = result.last_in_epoch ? 0 : result.rows_in_epoch;
-    summary_.set_rows_read(summary_.rows_read() + result.rows_read);
-    summary_.set_rows_trained(summary_.rows_trained() + result.samples);
-    summary_.set_rows_skipped(summary_.rows_read() - summary_.rows_trained());
-    summary_.set_steps_skipped(summary_.steps_skipped() + (result.skipped ? 1 : 0));
-
-    if (result.samples > 0) {
-      const double loss = result.loss_sum / static_cast<double>(result.samples);
-      // A mean over the recent past whose weights fall by 2 % a step.
-      ++smoothed_steps_;
-      smoothed_loss_ += (loss - smoothed_loss_) * std::max(0.02, 1.0 / static_cast<double>(smoothed_steps_));
-      if (result.step == 0 || (result.step + 1) % job_.train().loss_every_steps() == 0) {
-        v1::LossPoint point;
-        point.set_step(result.step);
-        point.set_loss(loss);
-        observer_->OnLoss(point);
-      }
-    }
-    v1::Progress progress;
-    progress.set_step(cursor_.step);
-    progress.set_steps_total(steps_total);
-    progress.set_epoch(result.epoch);
-    progress.set_rows_read(summary_.rows_read());
-    progress.set_rows_trained(summary_.rows_trained());
-    progress.set_rows_skipped(summary_.rows_skipped());
-    progress.set_steps_skipped(summary_.steps_skipped());
-    progress.set_loss(smoothed_loss_);
-    observer_->OnProgress(progress);
+    record_.Book({.step = result.step,
+                  .epoch = result.epoch,
+                  .steps_total = steps_total,
+                  .rows_read = result.rows_read,
+                  .samples = result.samples,
+                  .loss_sum = result.loss_sum,
+                  .skipped = result.skipped});
   }
 
   absl::Status Evaluate() {
@@ -456,12 +428,8 @@ class Training {
   uint64_t steps_end_ = 0;
   bool trained_ = false;
   std::optional<uint64_t> evaluated_step_;
-  uint64_t epoch_of_loss_ = 0;
-  double epoch_loss_sum_ = 0;
-  uint64_t epoch_samples_ = 0;
-  double smoothed_loss_ = 0;
-  uint64_t smoothed_steps_ = 0;
-  v1::Summary summary_;
+  TrainingRecord record_{observer_, job_.train().loss_every_steps()};
+  v1::Summary& summary_ = record_.summary();
 };
 
 }  // namespace
@@ -469,14 +437,19 @@ class Training {
 absl::StatusOr<v1::Summary> RunTraining(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer,
                                         StopSignal* stop,
                                         const std::function<void(const absl::Status&)>& about_to_fail) {
-  Training training(std::move(task), metrics, observer, stop);
-  absl::Status status = training.Run();
+  std::unique_ptr<TrainingRun> run;
+  if (task.task.job().model().has_gpt2()) {
+    run = MakeLanguageTraining(std::move(task), metrics, observer, stop);
+  } else {
+    run = std::make_unique<Training>(std::move(task), metrics, observer, stop);
+  }
+  absl::Status status = run->Run();
   if (!status.ok()) {
     if (stop->stopped()) status = absl::CancelledError("stopped");
     about_to_fail(status);
     return status;
   }
-  return training.TakeSummary();
+  return run->TakeSummary();
 }
 
 }  // namespace sparrow

@@ -28,6 +28,21 @@ TEST(Utf8, ItEndsBeforeTheFirstByteThatDoesNotBelong) {
   }
 }
 
+TEST(Utf8, EveryCharacterIsReadAsItIsWritten) {
+  for (uint32_t code = 0; code <= 0x10ffff; ++code) {
+    if (code == 0xd800) code = 0xe000;  // Behind the surrogates.
+    std::string text;
+    AppendUtf8(code, &text);
+    ASSERT_EQ(Utf8PrefixBytes(text), text.size()) << code;
+    const Utf8Character character = FirstCharacter(text + "x");
+    ASSERT_EQ(character.code, code);
+    ASSERT_EQ(character.bytes, text.size()) << code;
+  }
+  EXPECT_EQ(FirstCharacter("\xe2\x82").code, Utf8Character::kNone);
+  EXPECT_EQ(FirstCharacter("\xe2\x82").bytes, 1u);
+  EXPECT_EQ(FirstCharacter("\xed\xa0\x80").code, Utf8Character::kNone) << "a surrogate";
+}
+
 TEST(Utf8, BytesThatDoNotBelongAreWrittenOut) {
   EXPECT_EQ(AsUtf8("caf\xc3\xa9.tsv"), "caf\xc3\xa9.tsv");
   EXPECT_EQ(AsUtf8("caf\xe9.tsv\xff\xfe"), "caf\\xe9.tsv\\xff\\xfe");

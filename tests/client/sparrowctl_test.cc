@@ -164,6 +164,37 @@ INSTANTIATE_TEST_SUITE_P(
                  "name two files"},
         WrongUse{"GenIntoNowhere", {"gen", "clicks", "--rows", "5", "--out", "none/x"}, 1, "none"},
         WrongUse{"DataWhat", {"data", "chekc", "QUICKSTART"}, 2, "data check JOB"},
+        WrongUse{"TokenizeNothing", {"data", "tokenize", "--out", "x"}, 2, "give one of --bytes, --characters"},
+        WrongUse{"TokenizeTwoKinds",
+                 {"data", "tokenize", "--out", "x", "--input", "y", "--bytes", "--characters"},
+                 2,
+                 "more than one flag says"},
+        WrongUse{"TokenizeWithoutInput", {"data", "tokenize", "--out", "x", "--bytes"}, 2, "--input is required"},
+        WrongUse{"TokenizeGpt2WithoutFiles",
+                 {"data", "tokenize", "--out", "x", "--input", "y", "--gpt2"},
+                 2,
+                 "--merges merges.txt --vocabulary vocab.json"},
+        WrongUse{"TokenizeMergesWithoutGpt2",
+                 {"data", "tokenize", "--out", "x", "--input", "y", "--bytes", "--merges", "m"},
+                 2,
+                 "--merges and --vocabulary are for --gpt2"},
+        WrongUse{"TokenizeOntoItself",
+                 {"data", "tokenize", "--out", "short.tsv", "--input", "short.tsv", "--bytes"},
+                 2,
+                 "name two files"},
+        WrongUse{"TokenizeWhatIsNotThere",
+                 {"data", "tokenize", "--out", "x", "--input", "none", "--characters"},
+                 1,
+                 "none: cannot open"},
+        WrongUse{"TokenizeEmpty", {"data", "tokenize", "--out", "x", "--input", "empty", "--bytes"}, 1, "no token"},
+        WrongUse{"TokenizeByNoTokenizer",
+                 {"data", "tokenize", "--out", "x", "--input", "short.tsv", "--tokenizer", "short.tsv"},
+                 1,
+                 "short.tsv: is no JSON"},
+        WrongUse{"TokenizeIntoNowhere",
+                 {"data", "tokenize", "--out", "none/x", "--input", "short.tsv", "--bytes"},
+                 1,
+                 "none"},
         WrongUse{"DataCheckWithoutData", {"data", "check", "QUICKSTART"}, 1, "clicks.tsv"},
         WrongUse{
             "ExportOfNothing", {"export", "none", "--to", "x"}, 1, "none was looked up from the current directory"},
@@ -174,6 +205,40 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{"MetricsWithoutPort", {"run", "QUICKSTART", "--metrics", "foo"}, 2, "--metrics=\"foo\": the port is"},
         WrongUse{"ResumeFromNothing", {"run", "QUICKSTART", "--resume", "none"}, 1, "none"}),
     [](const testing::TestParamInfo<WrongUse>& info) { return info.param.what; });
+
+TEST(Sparrowctl, TextsBecomeTokensThatALanguageModelsJobTakes) {
+  const TemporaryDirectory directory;
+  std::string text;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&text, "line ", i, "\n");
+  ASSERT_TRUE(WriteFileAtomically(directory.File("a.txt"), text).ok());
+  ASSERT_TRUE(WriteFileAtomically(directory.File("b.txt"), "line 7\n").ok());
+  const RunResult made =
+      Ctl({"data", "tokenize", "--characters", "--input", "a.txt", "--out", "a.bin"}, directory.path());
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.out, AllOf(HasSubstr(absl::StrCat("a.bin: ", text.size(), " tokens of ")),
+                              HasSubstr("model.gpt2.vocabulary: 16; tokenizer in a.bin.tokenizer.json\n")));
+  const RunResult same = Ctl({"data", "tokenize", "--tokenizer", "a.bin.tokenizer.json", "--input", "b.txt", "--out",
+                              "b.bin", "--shard-tokens", "4"},
+                             directory.path());
+  ASSERT_EQ(same.status, 0) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("b_000000.bin to b_000001.bin: 7 tokens"));
+
+  ASSERT_TRUE(
+      WriteFileAtomically(directory.File("job"),
+                          "name: \"a\" data { train { path: \"a.bin\" } test { path: \"b_*.bin\" } tokens {} }\n"
+                          "model { gpt2 { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 16 } }\n"
+                          "train { batch_size: 8 optimizer { learning_rate: 0.1 sgd {} } }\n")
+          .ok());
+  const RunResult check = Ctl({"data", "check", "job"}, directory.path());
+  EXPECT_EQ(check.status, 0) << check.err;
+  EXPECT_THAT(check.out, AllOf(HasSubstr(absl::StrCat("train: ", text.size(), " tokens: ")),
+                               HasSubstr("16 of the vocabulary's 16 tokens occur"),
+                               HasSubstr("test: 7 tokens: 1 windows of 4, and 2 tokens over")));
+  const RunResult wrong = Ctl({"data", "check", "job", "--set", "model.gpt2.vocabulary=15"}, directory.path());
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("a.bin: token 2 is 15"), HasSubstr("expected less than 15")));
+  ExpectOneLine(wrong);
+}
 
 TEST(Sparrowctl, AJobThatFailsWritesItsJson) {
   const TemporaryDirectory directory;

@@ -14,11 +14,11 @@ namespace {
 
 using testing::ElementsAre;
 
-v1::ClusterConfig Wants(uint32_t workers, uint32_t servers) {
-  v1::ClusterConfig config;
-  config.set_workers(workers);
-  config.set_servers(servers);
-  return config;
+v1::Job Wants(uint32_t workers, uint32_t servers) {
+  v1::Job job;
+  job.mutable_cluster()->set_workers(workers);
+  job.mutable_cluster()->set_servers(servers);
+  return job;
 }
 
 Supply Free(int workers, int servers) {
@@ -42,6 +42,18 @@ TEST(Placement, TheServersWithTheFewestJobsComeFirstAndStayInOrder) {
   supply.servers[3].jobs = 1;
   EXPECT_THAT(Place(Wants(1, 2), supply).servers, ElementsAre("server-2", "server-3"));
   EXPECT_THAT(Place(Wants(1, 3), supply).servers, ElementsAre("server-2", "server-3", "server-4"));
+}
+
+TEST(Placement, ALanguageModelTakesWorkersAlone) {
+  v1::Job job = Wants(0, 0);
+  job.mutable_model()->mutable_gpt2();
+  const Placement placement = Place(job, Free(2, 3));
+  EXPECT_EQ(placement.waits_for, "");
+  EXPECT_THAT(placement.workers, ElementsAre("worker-1", "worker-2"));
+  EXPECT_TRUE(placement.servers.empty());
+  EXPECT_EQ(Place(job, Free(1, 0)).waits_for, "");
+  EXPECT_EQ(Place(job, Free(0, 0)).waits_for, "needs 1 worker, none is there");
+  EXPECT_EQ(RowWiseShardMap(7, 0).owner_size(), 0);
 }
 
 TEST(Placement, OnlyFreeWorkersAreTaken) {

@@ -56,6 +56,27 @@ TEST(DenseOptimizer, SgdWeightDecayByHand) {
   EXPECT_NEAR(seen[1], 0.7175, 1e-7);
 }
 
+// What is not decayed is updated as by Adam, bit for bit.
+TEST(DenseOptimizer, DecayIsForTheFirstElementsAlone) {
+  constexpr uint64_t kSize = 20000, kDecayed = 9000;
+  const std::string rest = "beta1: 0.5 beta2: 0.75 eps: 1e-8";
+  const auto part =
+      MakeDenseOptimizer(Parse("learning_rate: 0.1 adamw { weight_decay: 0.5 " + rest + " }"), kSize, kDecayed);
+  const auto all = Make("learning_rate: 0.1 adamw { weight_decay: 0.5 " + rest + " }", kSize);
+  const auto none = Make("learning_rate: 0.1 adamw { weight_decay: 0 " + rest + " }", kSize);
+  ASSERT_TRUE(part.ok()) << part.status();
+  std::vector<float> w = RandomFloats(1, kSize), w_all = w, w_none = w;
+  for (uint64_t step = 0; step < 3; ++step) {
+    const std::vector<float> g = RandomFloats(2 + step, kSize);
+    (*part)->Step(w, g, {});
+    all->Step(w_all, g, {});
+    none->Step(w_none, g, {});
+  }
+  EXPECT_TRUE(std::equal(w.begin(), w.begin() + kDecayed, w_all.begin()));
+  EXPECT_TRUE(std::equal(w.begin() + kDecayed, w.end(), w_none.begin() + kDecayed));
+  EXPECT_NE(w_all, w_none);
+}
+
 TEST(DenseOptimizer, LearningRateFactorScalesTheStep) {
   // 1 - 0.05 * 3 = 0.85; 0.85 + 0.05 = 0.9
   const auto seen = TwoSteps("learning_rate: 0.1 sgd {}", 0.5);

@@ -4,6 +4,7 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -181,10 +182,111 @@ const BadJob kBadJobs[] = {
      "eval.every_steps is 5, but data.test is not set"},
     {"NothingToDo", [](v1::Job* job) { job->mutable_data()->clear_test(), job->mutable_train()->set_epochs(0); },
      "train.epochs is 0"},
+    {"MicroBatchOfAnotherModel", [](v1::Job* job) { job->mutable_train()->set_micro_batch_size(4); },
+     "train.micro_batch_size is 4, but only model.gpt2"},
+    {"RecomputeOfAnotherModel", [](v1::Job* job) { job->mutable_train()->set_recompute(v1::TrainConfig::NOTHING); },
+     "train.recompute is set, but only model.gpt2"},
+    {"TokensOfAnotherModel", [](v1::Job* job) { job->mutable_data()->mutable_tokens(); },
+     "data.tokens is set, but only model.gpt2 reads tokens"},
     {"Servers", [](v1::Job* job) { job->mutable_cluster()->set_servers(4097); }, "cluster.servers is 4097"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Jobs, JobCheckRefuses, ::testing::ValuesIn(kBadJobs),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+v1::Job LanguageJob() {
+  v1::Job job;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(R"(
+    name: "shakespeare"
+    data {
+      train { path: "shakespeare.bin" rows { take_share: 0.9 } }
+      test { path: "shakespeare.bin" rows { skip_share: 0.9 } }
+      tokens {}
+    }
+    model { gpt2 { layers: 4 heads: 4 width: 128 context: 64 vocabulary: 65 dropout: 0.1 } }
+    train { batch_size: 12 micro_batch_size: 4 optimizer { learning_rate: 1e-3 adamw {} } precision: BFLOAT16 }
+    eval { every_steps: 100 batch_size: 32 }
+  )",
+                                                            &job));
+  return job;
+}
+
+TEST(JobCheck, AGoodLanguageModelPasses) {
+  EXPECT_TRUE(ValidateJob(LanguageJob()).ok()) << ValidateJob(LanguageJob());
+  v1::Job job = LanguageJob();
+  *job.mutable_model()->mutable_gpt2() = v1::Gpt2();
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+  v1::Gpt2* gpt2 = job.mutable_model()->mutable_gpt2();
+  gpt2->set_layers(1024);
+  gpt2->set_width(65536);
+  gpt2->set_heads(65536);
+  gpt2->set_context(1 << 20);
+  gpt2->set_vocabulary(65536);
+  gpt2->set_dropout(0.999);
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job);
+}
+
+class LanguageJobCheckRefuses : public ::testing::TestWithParam<BadJob> {};
+
+TEST_P(LanguageJobCheckRefuses, InOneLineThatNamesTheField) {
+  v1::Job job = LanguageJob();
+  GetParam().spoil(&job);
+  const absl::Status status = ValidateJob(job);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+}
+
+v1::Gpt2* Gpt2Of(v1::Job* job) { return job->mutable_model()->mutable_gpt2(); }
+
+const BadJob kBadLanguageJobs[] = {
+    {"Tables", [](v1::Job* job) { *job->add_tables() = GoodJob().tables(0); },
+     "tables[0] (\"user\") is set, but model.gpt2 has no tables"},
+    {"Features", [](v1::Job* job) { job->add_features()->set_name("user"); }, "features[0] (\"user\") is set"},
+    {"NoTokens", [](v1::Job* job) { job->mutable_data()->clear_format(); }, "data.tokens is not set"},
+    {"AnotherFormat", [](v1::Job* job) { job->mutable_data()->mutable_criteo(); }, "data.tokens is not set"},
+    {"NoTrain", [](v1::Job* job) { job->mutable_data()->clear_train(); }, "data.train is not set"},
+    {"TwoTakes", [](v1::Job* job) { job->mutable_data()->mutable_train()->mutable_rows()->set_take_rows(5); },
+     "take_rows 5 and take_share 0.9"},
+    {"OnBadRow", [](v1::Job* job) { job->mutable_data()->set_on_bad_row(v1::DataConfig::SKIP); }, "data.on_bad_row"},
+    {"BadRowsMax", [](v1::Job* job) { job->mutable_data()->set_bad_rows_max(5); }, "data.bad_rows_max is set"},
+    {"DenseTransform", [](v1::Job* job) { job->mutable_data()->set_dense_transform(v1::DataConfig::IDENTITY); },
+     "data.dense_transform is set"},
+    {"UnlabelledTrain", [](v1::Job* job) { job->mutable_data()->mutable_train()->set_unlabelled(true); },
+     "data.train.unlabelled is set"},
+    {"UnlabelledTest", [](v1::Job* job) { job->mutable_data()->mutable_test()->set_unlabelled(true); },
+     "data.test.unlabelled is set"},
+    {"Prefetch", [](v1::Job* job) { job->mutable_train()->set_prefetch(false); }, "train.prefetch is set"},
+    {"PullType", [](v1::Job* job) { job->mutable_train()->set_pull_type(v1::BFLOAT16); }, "train.pull_type is set"},
+    {"PushType", [](v1::Job* job) { job->mutable_train()->set_push_type(v1::INT8); }, "train.push_type is set"},
+    {"HotRows", [](v1::Job* job) { job->mutable_train()->mutable_hot_rows()->set_rows(5); }, "train.hot_rows is set"},
+    {"LayerInitializer", [](v1::Job* job) { job->mutable_model()->set_layer_initializer(v1::ModelConfig::NORMAL); },
+     "model.layer_initializer is set"},
+    {"MicroBatchZero", [](v1::Job* job) { job->mutable_train()->set_micro_batch_size(0); },
+     "train.micro_batch_size is 0; give 1 to 16777216"},
+    {"MicroBatchHuge", [](v1::Job* job) { job->mutable_train()->set_micro_batch_size(16777217); },
+     "train.micro_batch_size is 16777217"},
+    {"NoLayers", [](v1::Job* job) { Gpt2Of(job)->set_layers(0); }, "model.gpt2.layers is 0; give 1 to 1024"},
+    {"ManyLayers", [](v1::Job* job) { Gpt2Of(job)->set_layers(1025); }, "model.gpt2.layers is 1025"},
+    {"NoWidth", [](v1::Job* job) { Gpt2Of(job)->set_width(0); }, "model.gpt2.width is 0; give 1 to 65536"},
+    {"WideWidth", [](v1::Job* job) { Gpt2Of(job)->set_width(65540); }, "model.gpt2.width is 65540"},
+    {"NoHeads", [](v1::Job* job) { Gpt2Of(job)->set_heads(0); }, "model.gpt2.heads is 0; give 1 to 128"},
+    {"ManyHeads", [](v1::Job* job) { Gpt2Of(job)->set_heads(129); }, "model.gpt2.heads is 129"},
+    {"HeadsDoNotDivide", [](v1::Job* job) { Gpt2Of(job)->set_heads(6); },
+     "model.gpt2.width is 128, which model.gpt2.heads 6 does not divide"},
+    {"NoContext", [](v1::Job* job) { Gpt2Of(job)->set_context(0); }, "model.gpt2.context is 0; give 1 to 1048576"},
+    {"LongContext", [](v1::Job* job) { Gpt2Of(job)->set_context(1048577); }, "model.gpt2.context is 1048577"},
+    {"OneToken", [](v1::Job* job) { Gpt2Of(job)->set_vocabulary(1); }, "model.gpt2.vocabulary is 1; give 2 to 65536"},
+    {"ManyTokens", [](v1::Job* job) { Gpt2Of(job)->set_vocabulary(65537); }, "model.gpt2.vocabulary is 65537"},
+    {"AllDropped", [](v1::Job* job) { Gpt2Of(job)->set_dropout(1); }, "model.gpt2.dropout is 1; a share"},
+    {"NegativeDropout", [](v1::Job* job) { Gpt2Of(job)->set_dropout(-0.1); }, "model.gpt2.dropout is -0.1"},
+    {"DropoutOfNoNumber", [](v1::Job* job) { Gpt2Of(job)->set_dropout(std::nan("")); }, "model.gpt2.dropout is nan"},
+    {"BatchUnset", [](v1::Job* job) { job->mutable_train()->clear_batch_size(); }, "train.batch_size is not set"},
+    {"NoOptimizer", [](v1::Job* job) { job->mutable_train()->clear_optimizer(); }, "train.optimizer is not set"},
+    {"EvalBatchZero", [](v1::Job* job) { job->mutable_eval()->set_batch_size(0); }, "eval.batch_size is 0"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Jobs, LanguageJobCheckRefuses, ::testing::ValuesIn(kBadLanguageJobs),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(JobCheck, TheJobsThatWeShipPass) {
@@ -219,6 +321,8 @@ TEST(SchemaCheck, DenseColumnCountIsWhatTheFormatGives) {
   EXPECT_EQ(DenseColumnCount(data), 0u);
   data.mutable_dlrm_npy()->set_dense_columns(4);
   EXPECT_EQ(DenseColumnCount(data), 4u);
+  data.mutable_tokens();
+  EXPECT_EQ(DenseColumnCount(data), 0u);
 }
 
 TEST(JobCheck, AnEvaluationNeedsNoTrainingData) {

@@ -1,0 +1,54 @@
+#ifndef SPARROW_DENSE_LANGUAGE_MODEL_H_
+#define SPARROW_DENSE_LANGUAGE_MODEL_H_
+
+// A model that says, at each token of a sequence, which token comes next. Forward and backward are one call: the loss
+// is the model's own, and its logits, far larger than anything else, are never there as a whole.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "dense/dense_parameters.h"
+#include "sparrow/v1/job.pb.h"
+
+namespace sparrow {
+
+// Texts of one length, one behind the other.
+struct Sequences {
+  std::span<const uint16_t> tokens;   // [sequences, length]
+  std::span<const uint16_t> targets;  // [sequences, length]: the token behind each.
+  int64_t length = 0;                 // At most the model's context.
+
+  int64_t count() const { return length == 0 ? 0 : static_cast<int64_t>(tokens.size()) / length; }
+};
+
+// What dropout depends on.
+struct DropoutPlace {
+  uint64_t step = 0;
+  uint64_t first_sequence = 0;  // Of the batch, among those of the step on all workers.
+};
+
+// Not thread-safe: one thread trains a model; the operations inside use all cores. Parameters have the names and shapes
+// of the hub's GPT-2 ("wte.weight", "h.0.attn.c_attn.weight" [in, out], ...); those with two extents come first, and
+// are what AdamW decays.
+class LanguageModel : public DenseParameters {
+ public:
+  // Adds to gradients() the derivatives of the sum of all targets' cross-entropies, and returns that sum. REQUIRES:
+  // tokens and targets are below the vocabulary.
+  virtual double ForwardBackward(const Sequences& batch, const DropoutPlace& place) = 0;
+
+  // The sum alone, without dropout.
+  virtual double Loss(const Sequences& batch) = 0;
+
+  // What comes behind the last of these tokens, without dropout. REQUIRES: 1 to context tokens.
+  virtual void NextLogits(std::span<const uint16_t> tokens, std::span<float> logits /*[vocabulary]*/) = 0;
+};
+
+// On the CPU, in float32, with initial weights that are a pure function of (seed, parameter name, element). REQUIRES:
+// the fields of `config` are in their ranges (worker/job_check.h).
+std::unique_ptr<LanguageModel> MakeGpt2(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t seed);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_DENSE_LANGUAGE_MODEL_H_

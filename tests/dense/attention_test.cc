@@ -1,0 +1,127 @@
+#include "dense/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/parallel.h"
+#include "tests/dense/gpt2_reference.h"
+
+namespace sparrow {
+namespace {
+
+using testing::Derivative;
+using testing::Near;
+using testing::RandomFloats;
+using testing::ToDouble;
+using testing::Vector;
+
+constexpr uint64_t kFirstSequence = 2;
+
+struct Case {
+  int64_t sequences, length, heads, head_width;
+  double dropout;
+};
+
+class AttentionTest : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const Case& c = GetParam();
+    shape_ = {.sequences = c.sequences, .length = c.length, .heads = c.heads, .head_width = c.head_width};
+    dropout_ = Dropout::Of(c.dropout, 77);
+    qkv_ = RandomFloats(1, shape_.rows() * 3 * shape_.width());
+    for (float& v : qkv_) v *= 2;  // So that weights differ.
+  }
+
+  ConstMatrix qkv() const { return AsMatrix(std::span(qkv_), shape_.rows(), 3 * shape_.width()); }
+
+  // The outputs of one head of one sequence.
+  std::vector<Vector> Reference(const Vector& qkv, int64_t sequence, int64_t head) const {
+    std::vector<Vector> parts[3];
+    for (int64_t p = 0; p < 3; ++p) {
+      for (int64_t t = 0; t < shape_.length; ++t) {
+        const auto from =
+            qkv.begin() + ((sequence * shape_.length + t) * 3 + p) * shape_.width() + head * shape_.head_width;
+        parts[p].emplace_back(from, from + shape_.head_width);
+      }
+    }
+    const uint64_t number = (kFirstSequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(shape_.heads) +
+                            static_cast<uint64_t>(head);
+    return testing::AttendHead(parts[0], parts[1], parts[2], [&](size_t t, size_t u) -> double {
+      const uint64_t length = static_cast<uint64_t>(shape_.length);
+      return dropout_.enabled() ? dropout_.Factor((number * length + t) * length + u) : 1.0f;
+    });
+  }
+
+  struct Run {
+    std::vector<float> y, log_sums, gradients;
+  };
+  Run Both(const std::vector<float>& y_gradients) const {
+    Run run;
+    run.y.assign(shape_.rows() * shape_.width(), 9.0f);
+    run.log_sums.resize(shape_.weight_rows());
+    run.gradients.assign(qkv_.size(), 9.0f);
+    const auto view = [&](auto& values, int64_t cols) { return AsMatrix(std::span(values), shape_.rows(), cols); };
+    AttentionForwardCpu(shape_, qkv(), dropout_, kFirstSequence, view(run.y, shape_.width()), run.log_sums);
+    AttentionBackwardCpu(shape_, qkv(), view(run.y, shape_.width()), run.log_sums, dropout_, kFirstSequence,
+                         AsMatrix(std::span(y_gradients), shape_.rows(), shape_.width()),
+                         view(run.gradients, 3 * shape_.width()));
+    return run;
+  }
+
+  AttentionShape shape_;
+  Dropout dropout_;
+  std::vector<float> qkv_;
+};
+
+TEST_P(AttentionTest, ForwardAndBackwardEqualDoubleReference) {
+  const std::vector<float> c = RandomFloats(2, shape_.rows() * shape_.width());
+  const Run run = Both(c);
+  Vector values = ToDouble(qkv_);
+  for (int64_t s = 0; s < shape_.sequences; ++s) {
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      const auto row_of = [&](int64_t t) { return (s * shape_.length + t) * shape_.width() + h * shape_.head_width; };
+      const std::vector<Vector> expected = Reference(values, s, h);
+      for (int64_t t = 0; t < shape_.length; ++t) {
+        for (int64_t j = 0; j < shape_.head_width; ++j) {
+          ASSERT_TRUE(Near(run.y[row_of(t) + j], expected[t][j], 2e-5)) << s << " " << h << " " << t << " " << j;
+        }
+      }
+      const auto objective = [&] {
+        double sum = 0;
+        const std::vector<Vector> y = Reference(values, s, h);
+        for (int64_t t = 0; t < shape_.length; ++t) {
+          for (int64_t j = 0; j < shape_.head_width; ++j) sum += c[row_of(t) + j] * y[t][j];
+        }
+        return sum;
+      };
+      for (const int64_t t : {int64_t{0}, shape_.length / 2, shape_.length - 1}) {
+        for (int64_t p = 0; p < 3; ++p) {
+          const size_t i = ((s * shape_.length + t) * 3 + p) * shape_.width() + h * shape_.head_width;
+          ASSERT_TRUE(Near(run.gradients[i], Derivative(objective, &values[i]), 1e-4)) << s << " " << h << " " << t;
+        }
+      }
+    }
+  }
+}
+
+// Cores divide heads, never a sum.
+TEST_P(AttentionTest, ThreadsChangeNoBit) {
+  const std::vector<float> c = RandomFloats(2, shape_.rows() * shape_.width());
+  const Run many = Both(c);
+  Run one;
+  std::thread([&] {
+    UseOneThread();
+    one = Both(c);
+  }).join();
+  EXPECT_EQ(many.y, one.y);
+  EXPECT_EQ(many.gradients, one.gradients);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
+                         ::testing::Values(Case{0, 4, 2, 3, 0}, Case{1, 1, 1, 1, 0}, Case{3, 7, 2, 5, 0},
+                                           Case{2, 63, 1, 4, 0}, Case{1, 64, 2, 8, 0.2}, Case{1, 65, 1, 16, 0},
+                                           Case{1, 130, 1, 3, 0.5}));
+
+}  // namespace
+}  // namespace sparrow

@@ -1,0 +1,63 @@
+#ifndef SPARROW_WORKER_LANGUAGE_TRAINER_H_
+#define SPARROW_WORKER_LANGUAGE_TRAINER_H_
+
+// The arithmetic of one worker's steps of a language model, on the device that its --device flag names. The loop around
+// it (worker/language_training.h) knows no device.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "dense/collective.h"
+#include "dense/dense_optimizer.h"
+#include "dense/language_model.h"
+#include "sparrow/v1/job.pb.h"
+
+namespace sparrow {
+
+// Not thread-safe. Errors are final.
+class LanguageTrainer {
+ public:
+  virtual ~LanguageTrainer() = default;
+
+  struct Step {
+    uint64_t step = 0;
+    uint64_t first_sequence = 0;  // Of the batch, among those of the step on all workers.
+    double learning_rate_factor = 1;
+  };
+  struct Result {
+    double loss_sum = 0;  // Of the targets' cross-entropies, over all workers, as `targets`.
+    uint64_t targets = 0;
+    double gradient_norm = 0;    // Of the mean's gradients, before clipping.
+    double forward_seconds = 0;  // With backward, where the two are one.
+    double backward_seconds = 0;
+    double reduce_seconds = 0;
+    double update_seconds = 0;
+  };
+  // This worker's part of a step, micro batch by micro batch; then gradients are summed over all workers, divided by
+  // the targets of all, clipped and applied, the same on each. A batch without sequences is legal; a step without any
+  // changes nothing. InvalidArgument: the loss or the norm is not finite; nothing has changed. Errors of the
+  // collective.
+  virtual absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) = 0;
+
+  // The sum of cross-entropies of this worker's sequences alone, without dropout.
+  virtual absl::StatusOr<double> Loss(const Sequences& batch) = 0;
+
+  // Afterwards the model and the optimizer that the trainer was made with are as trained.
+  virtual absl::Status CopyToModel() = 0;
+};
+
+// All outlive the trainer.
+struct LanguageTrainerParts {
+  LanguageModel* model = nullptr;
+  DenseOptimizer* optimizer = nullptr;
+  std::optional<double> clip_norm;  // TrainConfig.clip_norm.
+  uint64_t micro_batch_size = 1;    // Sequences at a time, in training and otherwise. REQUIRES: > 0.
+};
+
+std::unique_ptr<LanguageTrainer> MakeCpuLanguageTrainer(const LanguageTrainerParts& parts);
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_LANGUAGE_TRAINER_H_

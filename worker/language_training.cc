@@ -1,0 +1,327 @@
+// Training of a language model: no tables, no servers; workers hold the whole model and sum its gradients.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "dense/schedule.h"
+#include "worker/checkpoint.h"
+#include "worker/job_check.h"
+#include "worker/language_trainer.h"
+#include "worker/token_batches.h"
+#include "worker/training_record.h"
+#include "worker/training_run.h"
+
+namespace sparrow {
+namespace {
+
+// Where the training data stands: epochs finished, and windows of the current one consumed.
+struct TokenCursor {
+  uint64_t step = 0;
+  uint64_t epoch = 0;
+  uint64_t windows_in_epoch = 0;
+};
+
+Sequences SequencesOf(const TokenBatch& batch, uint32_t context) {
+  return {.tokens = batch.tokens, .targets = batch.targets, .length = context};
+}
+
+class LanguageTraining final : public TrainingRun {
+ public:
+  LanguageTraining(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer, StopSignal* stop)
+      : in_(std::move(task)),
+        job_(in_.task.job()),
+        context_(job_.model().gpt2().context()),
+        metrics_(metrics),
+        observer_(observer),
+        stop_(stop),
+        record_(observer, job_.train().loss_every_steps()) {}
+
+  absl::Status Run() override {
+    RETURN_IF_ERROR(ValidateJob(job_));
+    if (in_.device.gpu.has_value()) {
+      return absl::UnimplementedError("model.gpt2 trains on the CPU alone; start the worker with --device cpu");
+    }
+    RETURN_IF_ERROR(MakeTrainer());
+    RETURN_IF_ERROR(OpenTokens());
+    v1::Summary& summary = record_.summary();
+    summary.set_workers(in_.task.workers());
+    summary.set_rows_are_tokens(true);
+    if (IsFirst()) {
+      observer_->OnOpened(summary);
+      if (WillSave()) {
+        ASSIGN_OR_RETURN(checkpoint_place_,
+                         CheckpointPlace::Prepare(in_.checkpoint_root, job_.name(), in_.task.job_id()));
+        checkpoint_place_->RemoveProbe();
+      }
+    }
+    ASSIGN_OR_RETURN(collective_, in_.meet());
+    RETURN_IF_ERROR(CheckEqual("before the first step"));
+    if (train_ != nullptr) RETURN_IF_ERROR(Train());
+    if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
+    return Finish();
+  }
+
+  v1::Summary TakeSummary() override { return std::move(record_.summary()); }
+
+ private:
+  bool IsFirst() const { return in_.task.rank() == 0; }
+  bool WillSave() const { return train_ != nullptr && job_.checkpoint().at_end(); }
+
+  absl::Status MakeTrainer() {
+    const v1::TrainConfig& train = job_.train();
+    model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
+    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), model_->weights().size(), model_->decayed()));
+    if (!in_.task.restore_from().empty()) {
+      ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
+      RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
+      RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, CheckpointFiles::kDense));
+      RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), train.epochs() > 0 ? optimizer_.get() : nullptr,
+                                /*scaler=*/nullptr));
+      const v1::Manifest& manifest = checkpoint_->manifest;
+      cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .windows_in_epoch = manifest.rows_in_epoch()};
+    }
+    const uint64_t part = (train.batch_size() + in_.task.workers() - 1) / in_.task.workers();
+    LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
+    if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
+    parts.micro_batch_size = train.has_micro_batch_size() ? std::min<uint64_t>(train.micro_batch_size(), part) : part;
+    trainer_ = MakeCpuLanguageTrainer(parts);
+    return absl::OkStatus();
+  }
+
+  TokenBatchesOptions OfThisWorker(TokenBatchesOptions options) const {
+    options.data_root = in_.data_root;
+    options.rank = in_.task.rank();
+    options.workers = in_.task.workers();
+    options.threads = in_.parse_threads;
+    options.stop = [this] { return stop_->stopped(); };
+    return options;
+  }
+
+  // Opens everything that is to be read, so that what is wrong with it is found before anything else happens.
+  absl::Status OpenTokens() {
+    const v1::TrainConfig& train = job_.train();
+    steps_end_ = train.has_steps_max() ? train.steps_max() : std::numeric_limits<uint64_t>::max();
+    std::vector<std::string> files;
+    if (cursor_.epoch < train.epochs() && cursor_.step < steps_end_) {
+      TokenBatchesOptions options = OfThisWorker(TrainingTokens(job_));
+      options.first_step = cursor_.step;
+      options.first_epoch = cursor_.epoch;
+      options.first_window_in_epoch = cursor_.windows_in_epoch;
+      auto opened = TokenBatches::Open(options);
+      if (!opened.ok()) return Annotate(opened.status(), "data.train");
+      train_ = std::move(*opened);
+      files = train_->files();
+    }
+    if (job_.data().has_test()) {
+      test_ = OfThisWorker(EvaluationTokens(job_));
+      const auto opened = TokenBatches::Open(*test_);
+      if (!opened.ok()) return Annotate(opened.status(), "data.test");
+      files.insert(files.end(), (*opened)->files().begin(), (*opened)->files().end());
+    }
+    for (const std::string& file : files) {
+      const std::string name = AsUtf8(file);
+      const auto& named = record_.summary().sources();
+      if (std::find(named.begin(), named.end(), name) == named.end()) record_.summary().add_sources(name);
+    }
+    return absl::OkStatus();
+  }
+
+  // That all workers have one model: at the start, whatever they have loaded, and at each evaluation and the end,
+  // because a cluster whose replicas drift apart trains something else than it says.
+  absl::Status CheckEqual(absl::string_view when) {
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    const std::span<const float> weights = model_->weights();
+    const uint64_t hash = HashBytes({reinterpret_cast<const char*>(weights.data()), weights.size_bytes()});
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, collective_->AllGather(absl::StrCat(absl::Hex(hash))));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          when, " worker ", rank, " has other weights than worker 0 (hash ", all[rank], ", not ", all[0], ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Train() {
+    const v1::TrainConfig& config = job_.train();
+    const uint64_t first_step = cursor_.step;
+    const uint64_t steps_total = StepsTotal();
+    absl::Duration trained_for = absl::ZeroDuration();
+    absl::Time resumed = absl::Now();
+    uint64_t bytes_counted = 0;
+    TokenBatch batch;
+    while (cursor_.step < steps_end_) {
+      if (stop_->stopped()) return absl::CancelledError("training was stopped");
+      const absl::Time start = absl::Now();
+      ASSIGN_OR_RETURN(const bool more, train_->Next(&batch));
+      if (!more) break;
+      std::array<double, kStepParts> seconds{};
+      seconds[static_cast<size_t>(StepPart::kLoad)] = absl::ToDoubleSeconds(absl::Now() - start);
+      const uint64_t part_begin = PartOf(batch.global_windows, in_.task.rank(), in_.task.workers()).begin;
+      ASSIGN_OR_RETURN(const LanguageTrainer::Result result,
+                       trainer_->Train(SequencesOf(batch, context_),
+                                       {.step = batch.step,
+                                        .first_sequence = part_begin,
+                                        .learning_rate_factor = LearningRateFactor(config.schedule(), batch.step)},
+                                       collective_.get()));
+      seconds[static_cast<size_t>(StepPart::kForward)] = result.forward_seconds;
+      seconds[static_cast<size_t>(StepPart::kBackward)] = result.backward_seconds;
+      seconds[static_cast<size_t>(StepPart::kAllReduce)] = result.reduce_seconds;
+      seconds[static_cast<size_t>(StepPart::kOptimizer)] = result.update_seconds;
+      for (size_t part = 0; part < kStepParts; ++part) {
+        seconds_[part] += seconds[part];
+        metrics_.step_seconds[part].Observe(seconds[part]);
+      }
+      Book(batch, result, steps_total);
+      metrics_.input_bytes.Add(
+          static_cast<double>(train_->bytes_read() - std::exchange(bytes_counted, train_->bytes_read())));
+      const uint64_t every = job_.eval().every_steps();
+      if (test_.has_value() && every > 0 && cursor_.step % every == 0) {
+        trained_for += absl::Now() - resumed;
+        RETURN_IF_ERROR(Evaluate());
+        resumed = absl::Now();
+      }
+    }
+    trained_for += absl::Now() - resumed;
+    record_.BookTime(absl::ToDoubleSeconds(trained_for));
+    const double steps = static_cast<double>(cursor_.step - first_step);
+    for (const StepPart part :
+         {StepPart::kLoad, StepPart::kForward, StepPart::kBackward, StepPart::kAllReduce, StepPart::kOptimizer}) {
+      const size_t i = static_cast<size_t>(part);
+      (*record_.summary().mutable_step_seconds())[kStepPartNames[i]] = steps > 0 ? seconds_[i] / steps : 0;
+    }
+    trained_ = cursor_.step > first_step;
+    return absl::OkStatus();
+  }
+
+  uint64_t StepsTotal() const {
+    const uint64_t batch = job_.train().batch_size();
+    uint64_t total = cursor_.step;
+    for (uint64_t epoch = cursor_.epoch; epoch < job_.train().epochs() && total < steps_end_; ++epoch) {
+      const uint64_t windows = train_->EpochWindows(epoch);
+      const uint64_t done = epoch == cursor_.epoch ? cursor_.windows_in_epoch : 0;
+      total += (windows - std::min(windows, done) + batch - 1) / batch;
+    }
+    return std::min(total, steps_end_);
+  }
+
+  void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total) {
+    cursor_.step = batch.step + 1;
+    cursor_.epoch = batch.last_in_epoch ? batch.epoch + 1 : batch.epoch;
+    cursor_.windows_in_epoch = batch.last_in_epoch ? 0 : batch.windows_in_epoch;
+    record_.Book({.step = batch.step,
+                  .epoch = batch.epoch,
+                  .steps_total = steps_total,
+                  .rows_read = result.targets,
+                  .samples = result.targets,
+                  .loss_sum = result.loss_sum,
+                  .gradient_norm = result.gradient_norm});
+    metrics_.steps.Increment();
+    metrics_.samples.Add(static_cast<double>(batch.tokens.size()));
+    metrics_.rows_read.Add(static_cast<double>(batch.tokens.size()));
+    if (result.targets > 0) metrics_.loss.Set(result.loss_sum / static_cast<double>(result.targets));
+    metrics_.gradient_norm.Set(result.gradient_norm);
+  }
+
+  // The mean cross-entropy over all windows of data.test.
+  absl::Status Evaluate() {
+    RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
+    const absl::Time start = absl::Now();
+    ASSIGN_OR_RETURN(const std::unique_ptr<TokenBatches> tokens, TokenBatches::Open(*test_));
+    std::array<double, 2> sums{};  // Of losses, and of targets.
+    for (TokenBatch batch;;) {
+      if (stop_->stopped()) return absl::CancelledError("training was stopped");
+      ASSIGN_OR_RETURN(const bool more, tokens->Next(&batch));
+      if (!more) break;
+      ASSIGN_OR_RETURN(const double loss, trainer_->Loss(SequencesOf(batch, context_)));
+      sums[0] += loss;
+      sums[1] += static_cast<double>(batch.targets.size());
+    }
+    RETURN_IF_ERROR(Annotate(collective_->AllReduceSum(sums), "summing the losses of the evaluation"));
+    evaluated_step_ = cursor_.step;
+    metrics_.evaluations.Increment();
+    metrics_.eval_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
+    if (!IsFirst()) return absl::OkStatus();
+    v1::EvalResult result;
+    result.set_step(cursor_.step);
+    result.set_rows(static_cast<uint64_t>(sums[1]));
+    result.set_loss(sums[1] == 0 ? 0 : sums[0] / sums[1]);
+    result.set_auc_reason("undefined: a language model");
+    metrics_.eval_logloss.Set(result.loss());
+    *record_.summary().mutable_eval() = result;
+    if (job_.train().epochs() == 0) record_.summary().set_rows_read(result.rows());
+    observer_->OnEval(result);
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    RETURN_IF_ERROR(CheckEqual("after the last step"));
+    record_.summary().set_steps(cursor_.step);
+    if (!IsFirst()) return absl::OkStatus();
+    if (trained_ && job_.checkpoint().at_end()) return SaveCheckpoint();
+    if (checkpoint_.has_value()) record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
+    return absl::OkStatus();
+  }
+
+  absl::Status SaveCheckpoint() {
+    const absl::Time start = absl::Now();
+    ASSIGN_OR_RETURN(const std::string relative,
+                     CreateCheckpointDirectory(in_.checkpoint_root, job_.name(), in_.task.job_id(), cursor_.step));
+    ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(in_.checkpoint_root, relative));
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    v1::Manifest manifest;
+    manifest.set_format(kCheckpointFormat);
+    *manifest.mutable_job() = job_;
+    manifest.set_step(cursor_.step);
+    manifest.set_epoch(cursor_.epoch);
+    manifest.set_rows_in_epoch(cursor_.windows_in_epoch);
+    ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), /*scaler=*/nullptr));
+    manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
+    RETURN_IF_ERROR(WriteManifest(directory, manifest));
+    record_.summary().set_checkpoint(AsUtf8(directory));
+    metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
+    return absl::OkStatus();
+  }
+
+  TrainTask in_;
+  const v1::Job& job_;
+  const uint32_t context_;
+  const WorkerMetrics& metrics_;
+  TrainObserver* const observer_;
+  StopSignal* const stop_;
+
+  // In the order in which they come to be.
+  std::unique_ptr<LanguageModel> model_;
+  std::unique_ptr<DenseOptimizer> optimizer_;
+  std::optional<Checkpoint> checkpoint_;  // That was resumed.
+  std::unique_ptr<LanguageTrainer> trainer_;
+  std::unique_ptr<TokenBatches> train_;      // Null: nothing is left to train.
+  std::optional<TokenBatchesOptions> test_;  // None: no test set.
+  std::unique_ptr<CheckpointPlace> checkpoint_place_;
+  std::unique_ptr<Collective> collective_;
+
+  TokenCursor cursor_;
+  uint64_t steps_end_ = 0;
+  bool trained_ = false;
+  std::optional<uint64_t> evaluated_step_;
+  std::array<double, kStepParts> seconds_{};
+  TrainingRecord record_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingRun> MakeLanguageTraining(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer,
+                                                  StopSignal* stop) {
+  return std::make_unique<LanguageTraining>(std::move(task), metrics, observer, stop);
+}
+
+}  // namespace sparrow

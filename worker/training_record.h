@@ -1,0 +1,52 @@
+#ifndef SPARROW_WORKER_TRAINING_RECORD_H_
+#define SPARROW_WORKER_TRAINING_RECORD_H_
+
+// What a training run has done so far: the summary to be, and what is told on the way.
+
+#include <cstdint>
+
+#include "sparrow/v1/coordinator.pb.h"
+#include "worker/trainer.h"
+
+namespace sparrow {
+
+// Not thread-safe.
+class TrainingRecord {
+ public:
+  // The observer outlives it. loss_every_steps: TrainConfig's.
+  TrainingRecord(TrainObserver* observer, uint64_t loss_every_steps)
+      : observer_(observer), loss_every_steps_(loss_every_steps) {}
+
+  struct Step {
+    uint64_t step = 0;  // From 0.
+    uint64_t epoch = 0;
+    uint64_t steps_total = 0;  // 0: not known.
+    uint64_t rows_read = 0;    // Of all workers, as the two below.
+    uint64_t samples = 0;      // Rows trained.
+    double loss_sum = 0;
+    bool skipped = false;
+    double gradient_norm = 0;  // 0: not known.
+  };
+  // Takes a step into the summary, and tells the observer.
+  void Book(const Step& step);
+
+  // `seconds` of training for `steps` steps of this run.
+  void BookTime(double seconds);
+
+  v1::Summary& summary() { return summary_; }
+
+ private:
+  TrainObserver* const observer_;
+  const uint64_t loss_every_steps_;
+
+  v1::Summary summary_;
+  uint64_t epoch_of_loss_ = 0;
+  double epoch_loss_sum_ = 0;
+  uint64_t epoch_samples_ = 0;
+  double smoothed_loss_ = 0;
+  uint64_t smoothed_steps_ = 0;
+};
+
+}  // namespace sparrow
+
+#endif  // SPARROW_WORKER_TRAINING_RECORD_H_
