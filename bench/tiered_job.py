@@ -23,6 +23,7 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PARTS = ["load", "pull", "h2d", "forward", "backward", "push", "allreduce", "optimizer", "wait"]
+TOPS = {"terabyte": "512, 512, 256, 1", "mlperf": "1024, 1024, 512, 256, 1"}
 OPTIMIZERS = {"sgd": "learning_rate: 0.05 sgd {}", "rowwise_adagrad": "learning_rate: 0.02 rowwise_adagrad {}"}
 
 
@@ -32,7 +33,7 @@ def write_job(path, args, batch, share, steps):
     for f in range(args.features):
         lines.append(f'tables {{ name: "F{f}" dim: {args.dim} bounded_rows: {rows} optimizer {{ {OPTIMIZERS[args.optimizer]} }} initializer {{ uniform_by_rows: true }} }}')
         lines.append(f'features {{ name: "F{f}" }}')
-    lines.append(f"model {{ dlrm {{ bottom: [ 512, 256, {args.dim} ] top: [ 512, 512, 256, 1 ] }} }}")
+    lines.append(f"model {{ dlrm {{ bottom: [ 512, 256, {args.dim} ] top: [ {TOPS[args.top]} ] }} }}")
     hot = "" if share == "none" else f" hot_rows {{ rows: {round(float(share) * rows) * args.features} }}"
     lines.append(f"train {{ batch_size: {batch} epochs: {args.epochs} steps_max: {steps} optimizer {{ learning_rate: 0.05 sgd {{}} }}{hot} }}")
     lines.append("checkpoint { at_end: false }")
@@ -129,10 +130,12 @@ def main():
     parser.add_argument("--batches", type=int, nargs="+", default=[65536, 8192])
     parser.add_argument("--shares", nargs="+", default=["1", "0.1", "0.01", "none"])
     parser.add_argument("--rows", type=int, default=200_000_000, help="of all tables together")
+    parser.add_argument("--load", type=float, default=1, help="the ids are those of this part of each table's rows: with 0.6 and share 1 no row has to leave the GPU")
     parser.add_argument("--features", type=int, default=26)
     parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--top", choices=list(TOPS), default="terabyte", help="mlperf, with --dim 128: the model of worker_gpu_step_bench")
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="rowwise_adagrad")
-    parser.add_argument("--exponent", type=float, default=1.05)
+    parser.add_argument("--exponent", type=float, default=1.05, help="0: uniform ids")
     parser.add_argument("--samples", type=int, default=8_000_000, help="in the files")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples-max", type=int, default=1 << 60, help="of a run")
@@ -150,7 +153,7 @@ def main():
     try:
         start = time.monotonic()
         subprocess.run(args.bench + ["npy-data", "--out", os.path.join(data, "clicks"), "--samples", str(args.samples), "--features", str(args.features),
-                                     "--table-rows", str(args.rows // args.features), "--exponent-percent", str(round(100 * args.exponent))], check=True)
+                                     "--table-rows", str(int(args.load * args.rows) // args.features), "--exponent-percent", str(round(100 * args.exponent))], check=True)
         print(f"data made in {time.monotonic() - start:.1f} s; dim {args.dim}, {args.optimizer}, {args.rows} rows in all", flush=True)
         print("\n| batch | rows on the GPU | samples/s | of all on the GPU | hit rate | rows a step: unique, pulled, returned | rows touched | ms a step: " + ", ".join(PARTS) +
               "; server's apply | steps measured, after | loss |\n|" + "---|" * 10)

@@ -1,5 +1,5 @@
 #include "base/check.h"
-#include "base/cuda/launch.cuh"
+#include "base/cuda/launch_early.cuh"
 #include "base/cuda/operation.h"
 #include "dense/cast_gpu.h"
 #include "dense/precision.cuh"
@@ -18,6 +18,7 @@ template <typename From, typename T, bool kWideFrom, bool kWideTo>
 __global__ void __launch_bounds__(kBlock)
     CastKernel(const From* __restrict__ from, int64_t from_cols, int64_t from_stride, T* __restrict__ to, int64_t cols,
                int64_t stride, uint32_t packs_a_row, uint32_t packs) {
+  LetNextStart();  // This kernel is not launched early, so all before it has ended.
   Pack<From, kPack> values[kUnroll];
   uint32_t rows[kUnroll], columns[kUnroll];
 #pragma unroll

@@ -44,7 +44,7 @@ class DlrmGpu final : public ModelGpu {
   DeviceMatrix sparse_gradients(int64_t rows) override {
     return buffers_.sparse_gradients.Columns(rows, 0, sparse_columns());
   }
-  bool takes_gathered() const override { return true; }
+  bool takes_gathered() const override { return InteractionGathersItself(shape_, precision_); }
 
   void Forward(const Batch& batch, const Stream& stream) override {
     top_.Forward(ForwardToTop(batch, stream), batch, streams_.get(), stream);
@@ -132,6 +132,7 @@ absl::StatusOr<std::unique_ptr<ModelGpu>> MakeDlrmGpu(const v1::Dlrm& config, co
                                                                               .small_rows_max = 4096,
                                                                               .weights_ready = true},
                                                                              stream));
+  streams->set_operands_stay();  // Each layer has buffers of its own.
   ASSIGN_OR_RETURN(MlpGpu bottom, MlpGpu::Make("bottom", config.bottom_size(), bottom_relu, options.rows_max,
                                                options.precision, parameters.get(), stream));
   ASSIGN_OR_RETURN(TopGpu top,

@@ -199,12 +199,17 @@ void CheckShapes(const InteractionShape& shape, const DeviceMatrix& bottom, cons
   CHECK_GE(out.stride, PaddedColumns(shape.outputs()));
 }
 
+bool FitsTensorCores(const InteractionShape& shape, Precision precision) {
+  return ElementBytes(precision) == 2 &&
+         (shape.dim == 16 || shape.dim == 32 || shape.dim == 64 || shape.dim == mma::kDimMax) &&
+         shape.vectors() <= mma::kVectorsMax;
+}
+
 // Whether matrices of T go through tensor cores.
 template <typename T>
-bool FitsTensorCores(const InteractionShape& shape, const DeviceMatrix& bottom, const DeviceMatrix& sparse,
-                     const DeviceMatrix& out) {
-  return sizeof(T) == 2 && (shape.dim == 16 || shape.dim == 32 || shape.dim == 64 || shape.dim == mma::kDimMax) &&
-         shape.vectors() <= mma::kVectorsMax && (shape.bottom_cols == 0 || HasAlignedRows<T>(bottom)) &&
+bool FitsTensorCores(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom,
+                     const DeviceMatrix& sparse, const DeviceMatrix& out) {
+  return FitsTensorCores(shape, precision) && (shape.bottom_cols == 0 || HasAlignedRows<T>(bottom)) &&
          HasAlignedRows<T>(sparse) && HasAlignedRows<T>(out);
 }
 
@@ -279,7 +284,7 @@ void InteractionForwardGpu(const InteractionShape& shape, Precision precision, c
   CheckShapes(shape, bottom, sparse, out);
   const Operation operation([&] { return CostOf("interaction forward", shape, precision, out.rows, 1, 1); });
   WithElementType(precision, [&]<typename T>(T) {
-    if (FitsTensorCores<T>(shape, bottom, sparse, out)) {
+    if (FitsTensorCores<T>(shape, precision, bottom, sparse, out)) {
       return LaunchForward<T, false>(ForwardArgumentsOf<T>(shape, bottom, {}, sparse, ready, out), stream);
     }
     Launch(InteractionForwardAnyKernel<T>, out.rows, kThreads, stream, VectorsOf<const T>(shape, bottom, sparse),
@@ -298,8 +303,8 @@ void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, 
     const auto x = VectorsOf<const T>(shape, bottom, sparse);
     const auto gradients = VectorsOf<T>(shape, bottom_gradients, sparse_gradients);
     const T* const out = static_cast<const T*>(out_gradients.data);
-    if (FitsTensorCores<T>(shape, bottom, sparse, out_gradients) &&
-        FitsTensorCores<T>(shape, bottom_gradients, sparse_gradients, out_gradients)) {
+    if (FitsTensorCores<T>(shape, precision, bottom, sparse, out_gradients) &&
+        FitsTensorCores<T>(shape, precision, bottom_gradients, sparse_gradients, out_gradients)) {
       return LaunchBackward<T>({.x = x,
                                 .out_gradients = out,
                                 .out_stride = out_gradients.stride,
@@ -317,6 +322,10 @@ void InteractionBackwardGpu(const InteractionShape& shape, Precision precision, 
   });
 }
 
+bool InteractionGathersItself(const InteractionShape& shape, Precision precision) {
+  return FitsTensorCores(shape, precision);
+}
+
 void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision precision, const DeviceMatrix& bottom,
                                    const GatheredVectors& vectors, const DeviceMatrix& sparse, VectorsReady ready,
                                    const DeviceMatrix& out, const Stream& stream) {
@@ -324,7 +333,7 @@ void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision prec
   CHECK(IsAligned16(vectors.records) && vectors.slot_bytes % 16 == 0);
   WithElementType(precision, [&]<typename T>(T) {
     const double vectors_read = 1.0 * out.rows * shape.features * (4 * shape.dim + 4);
-    if (FitsTensorCores<T>(shape, bottom, sparse, out)) {
+    if (FitsTensorCores<T>(shape, precision, bottom, sparse, out)) {
       const Operation operation([&] {
         OperationCost cost = CostOf("interaction forward, gathered", shape, precision, out.rows, 1, 1);
         cost.bytes += vectors_read;  // In place of those that are written.

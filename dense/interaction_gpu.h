@@ -46,6 +46,10 @@ struct GatheredVectors {
   const uint32_t* slots = nullptr;  // [features, n], GPU memory.
 };
 
+// Whether InteractionForwardGatheredGpu reads the records in the interaction's own pass, which saves writing the vectors
+// before; else a pass before gathers them.
+bool InteractionGathersItself(const InteractionShape& shape, Precision precision);
+
 // Writes the vectors, rounded to the precision's type, to `sparse`, which the backward pass reads, and
 // InteractionForwardGpu's result of them to `out`, bit for bit.
 void InteractionForwardGatheredGpu(const InteractionShape& shape, Precision precision,

@@ -17,6 +17,7 @@
 #include "dense/product_plans.h"
 #include "dense/relu_product.cuh"
 #include "dense/tile_product.cuh"
+#include "dense/weight_product.cuh"
 
 namespace sparrow {
 namespace {
@@ -150,6 +151,28 @@ class ProductsGpu::State {
   }
 
   const Options& options() const { return options_; }
+
+  void WeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream) {
+    const Operation operation([&] {
+      OperationCost cost{.name = "products weights"};
+      for (const LayerGradients& layer : layers) {
+        const OperationCost one = CostOf({.precision = options_.precision,
+                                          .kind = ProductKind::kBackwardWeights,
+                                          .bias = layer.b_gradients != nullptr,
+                                          .n = layer.x.rows,
+                                          .in = layer.x.cols,
+                                          .out = layer.y_gradients.cols},
+                                         /*whole=*/true);
+        cost.name += ' ' + std::to_string(layer.x.cols) + " x " + std::to_string(layer.y_gradients.cols);
+        cost.bytes += one.bytes;
+        cost.flops += one.flops;
+      }
+      return cost;
+    });
+    LaunchWeightProducts(layers, at, stream);
+  }
+
+  bool can_tile() const { return can_tile_; }
 
   bool SumsCost(int64_t n) const { return can_tile_ && n <= options_.small_rows_max; }
 
@@ -523,6 +546,28 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
                     .y_stride = y_gradients.stride},
                    {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
 }
+
+void ProductsGpu::BackwardWeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream) {
+  if (layers.empty()) return;
+  if (!CanWeightsTogether() || layers[0].x.rows == 0) {
+    for (const LayerGradients& layer : layers) {
+      BackwardWeights(layer.y_gradients, layer.x, layer.w_gradients, layer.b_gradients, stream);
+    }
+    return;
+  }
+  for (const LayerGradients& layer : layers) {
+    CheckMatrix(layer.y_gradients, "y_gradients");
+    CheckMatrix(layer.x, "x");
+    CHECK(layer.x.rows == layers[0].x.rows && layer.y_gradients.rows == layers[0].x.rows);
+    for (const void* pointer : {static_cast<const void*>(layer.y_gradients.data),
+                                static_cast<const void*>(layer.x.data), static_cast<const void*>(layer.w_gradients)}) {
+      CheckAligned(pointer, "an argument of a product");
+    }
+  }
+  state_->WeightsTogether(layers, at, stream);
+}
+
+bool ProductsGpu::CanWeightsTogether() const { return state_->can_tile(); }
 
 void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stream& stream) {
   CheckMatrix(values, "values");

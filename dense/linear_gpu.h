@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/cuda/stream.h"
@@ -23,6 +24,25 @@ size_t ReluMaskBytes(int64_t n, int64_t cols);
 
 constexpr size_t kProductsWorkspaceBytes = size_t{32}
                                            << 20;  // GPU memory of one object: what cuBLAS asks for on Hopper.
+
+// What BackwardWeights takes and makes of a layer.
+struct LayerGradients {
+  DeviceMatrix y_gradients = {};  // [n, out]
+  DeviceMatrix x = {};            // [n, in]
+  float* w_gradients = nullptr;   // [out, in]
+  float* b_gradients = nullptr;   // [out], or null.
+};
+
+// Whether a kernel waits on the GPU until those before it have ended, or may begin before (base/cuda/launch_early.cuh).
+enum class LaunchAt { kEnd, kEarly };
+
+// How BackwardWeightsTogether divides the gradients of weights, and how many tiles have a multiprocessor each.
+constexpr int64_t kWeightTile = 128;
+constexpr int64_t kWeightTilesAtOnce = 132;  // The same on every GPU, for the same sums.
+inline int64_t WeightTiles(const LayerGradients& layer) {
+  const auto tiles = [](int64_t size) { return (size + kWeightTile - 1) / kWeightTile; };
+  return tiles(layer.y_gradients.cols) * tiles(layer.x.cols);
+}
 
 // Products sum in float32, whatever the precision: no partial sum is ever stored in 16 bits. kFloat32 never uses tensor
 // cores, which would take tf32.
@@ -100,6 +120,13 @@ class ProductsGpu {
   // precision; 0 for n = 0. b_gradients null: not wanted.
   void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,
                        float* w_gradients /*[out, in]*/, float* b_gradients /*[out]*/, const Stream& stream);
+
+  // BackwardWeights of several layers. Where CanWeightsTogether, in one launch, or one for every eight, of a product of
+  // our own (dense/weight_product.cuh), which may be captured from the first call on. Their outputs overlap nothing.
+  // REQUIRES: all x have the same number of rows.
+  void BackwardWeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream);
+  // bf16 on Hopper, and products of our own are allowed.
+  bool CanWeightsTogether() const;
 
   // Whether BackwardThroughRelu of so many rows is faster without the gradients of biases by more than ColumnSums on
   // another stream costs.

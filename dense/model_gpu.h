@@ -51,6 +51,7 @@ class ModelGpu {
   // Backward: [rows, S] of the precision's type.
   virtual DeviceMatrix sparse(int64_t rows) = 0;
   virtual DeviceMatrix sparse_gradients(int64_t rows) = 0;
+  // Whether the first layer reads rows by itself, which is faster than pooling them before. The numbers are the same.
   virtual bool takes_gathered() const { return false; }
 
   // Logits alone.

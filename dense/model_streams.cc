@@ -22,6 +22,23 @@ absl::StatusOr<std::unique_ptr<ModelStreams>> ModelStreams::Make(const ProductsG
 
 void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceMatrix& x, float* w_gradients,
                                    float* b_gradients, const Stream& stream) {
+  if (Together()) {
+    waiting_.push_back({y_gradients, x, w_gradients, b_gradients});
+    int64_t tiles = 0;
+    for (const LayerGradients& layer : waiting_) tiles += WeightTiles(layer);
+    if (tiles < kWeightTilesAtOnce) return;
+    // So many that all run at once; the last ones, which are a chain's largest.
+    size_t first = waiting_.size() - 1;
+    tiles = WeightTiles(waiting_[first]);
+    while (first > 0 && tiles + WeightTiles(waiting_[first - 1]) <= kWeightTilesAtOnce) {
+      tiles += WeightTiles(waiting_[--first]);
+    }
+    fork_.Record(stream);
+    side_.WaitFor(fork_);
+    MakeTogether(first, LaunchAt::kEnd, &*side_products_, side_);
+    forked_ = true;
+    return;
+  }
   if (overlap_) {
     fork_.Record(stream);
     side_.WaitFor(fork_);
@@ -42,7 +59,18 @@ void ModelStreams::BackwardWeights(const DeviceMatrix& y_gradients, const Device
   Queued(w_gradients, used);
 }
 
+void ModelStreams::MakeTogether(size_t first, LaunchAt at, ProductsGpu* products, const Stream& stream) {
+  const std::vector<LayerGradients> layers(waiting_.begin() + static_cast<ptrdiff_t>(first), waiting_.end());
+  waiting_.resize(first);
+  products->BackwardWeightsTogether(layers, at, stream);
+  for (const LayerGradients& layer : layers) {
+    if (layer.b_gradients != nullptr) Queued(layer.b_gradients, stream);
+    Queued(layer.w_gradients, stream);
+  }
+}
+
 void ModelStreams::Join(const Stream& stream) {
+  if (!waiting_.empty()) MakeTogether(0, LaunchAt::kEarly, &*products_, stream);
   if (!forked_) return;
   join_.Record(side_);
   stream.WaitFor(join_);

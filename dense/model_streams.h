@@ -1,9 +1,11 @@
 #ifndef SPARROW_DENSE_MODEL_STREAMS_H_
 #define SPARROW_DENSE_MODEL_STREAMS_H_
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/cuda/stream.h"
@@ -23,8 +25,10 @@ class ModelStreams {
   ProductsGpu* products() { return &*products_; }
   // Gradients of weights go to the side stream from now on (they stay in the main one by default), or do not.
   void set_overlap(bool overlap) { overlap_ = overlap; }
-  // Whether gradients of biases are best left to BackwardWeights, which then makes them on a third stream.
-  bool BiasesApart(int64_t rows) const { return overlap_ && products_->SumsCost(rows); }
+  // What BackwardWeights is given stays as it is until Join, so it may do several layers together, later.
+  void set_operands_stay() { operands_stay_ = true; }
+  // Whether gradients of biases are best left to BackwardWeights, which then makes them beside the chain.
+  bool BiasesApart(int64_t rows) const { return Together() || (overlap_ && products_->SumsCost(rows)); }
   // Whom to tell of gradients; empty: nobody.
   void set_gradients_queued(GradientsQueued queued) { queued_ = std::move(queued); }
 
@@ -35,11 +39,15 @@ class ModelStreams {
   void Queued(const float* gradients, const Stream& stream) {
     if (queued_ != nullptr) queued_(gradients, stream);
   }
-  // `stream` waits for them.
+  // Makes those that are left, and `stream` waits for all.
   void Join(const Stream& stream);
 
  private:
   ModelStreams() = default;
+
+  bool Together() const { return overlap_ && operands_stay_ && products_->CanWeightsTogether(); }
+  // Of the layers that wait, those from number `first` on.
+  void MakeTogether(size_t first, LaunchAt at, ProductsGpu* products, const Stream& stream);
 
   std::optional<ProductsGpu> products_;
   Stream side_;
@@ -52,6 +60,8 @@ class ModelStreams {
   GradientsQueued queued_;
   bool overlap_ = false;
   bool forked_ = false;
+  bool operands_stay_ = false;
+  std::vector<LayerGradients> waiting_;  // Whose gradients of weights are still to be made.
 };
 
 }  // namespace sparrow

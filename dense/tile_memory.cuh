@@ -56,6 +56,12 @@ __device__ inline uint64_t Descriptor(uint32_t address, uint32_t leading, uint32
          uint64_t{1} << 62;
 }
 
+// A matrix in shared memory that is not swizzled: cores of 8 x 16 bytes. leading, stride: bytes between them along the
+// depth and across it.
+__device__ inline uint64_t PlainDescriptor(uint32_t address, uint32_t leading, uint32_t stride) {
+  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{leading >> 4} << 16 | uint64_t{stride >> 4} << 32;
+}
+
 // Load, into the same place of each block of the cluster whose bit is in `blocks`, each of whose barriers counts it.
 __device__ inline void LoadInto(uint16_t blocks, uint32_t to, const CUtensorMap* map, int column, int row,
                                 uint32_t barrier) {
@@ -91,6 +97,21 @@ __device__ inline void ArriveIn(int block, uint32_t barrier) {
 // All threads of all blocks of the cluster. Orders no memory, but behind fence.mbarrier_init barriers.
 __device__ inline void ClusterBarrier() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" : : : "memory");
+}
+
+// The same, and what they have written to shared memory is seen.
+__device__ inline void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" : : : "memory");
+}
+
+// What another block of the cluster has at `address`.
+__device__ inline float4 LoadFrom(int block, uint32_t address) {
+  float4 four;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "r"(AddressIn(block, address))
+               : "memory");
+  return four;
 }
 
 // How the copy engine sees a matrix: boxes of 64 columns, swizzled, 0 beyond its edges.

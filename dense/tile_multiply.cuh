@@ -1,7 +1,7 @@
 #ifndef SPARROW_DENSE_TILE_MULTIPLY_CUH_
 #define SPARROW_DENSE_TILE_MULTIPLY_CUH_
 
-// wgmma with bfloat16 factors from shared memory: acc (+)= a b, 64 rows by 128 or 64 columns, 16 deep. A factor
+// wgmma with bfloat16 factors from shared memory: acc (+)= a b, 64 rows by 128, 64 or 8 columns, 16 deep. A factor
 // whose tile in shared memory has the depth as its columns is straight; one that has it as its rows is turned. Of a
 // warp's lane, acc[4 i + j] is of row lane / 4 + 8 (j / 2) of the warp's 16, and column 8 i + lane % 4 * 2 + j % 2.
 
@@ -48,6 +48,17 @@ __device__ inline void Multiply(float (&acc)[32], uint64_t a, uint64_t b, int ac
         "+f"(acc[22]), "+f"(acc[23]), "+f"(acc[24]), "+f"(acc[25]), "+f"(acc[26]), "+f"(acc[27]), "+f"(acc[28]),
         "+f"(acc[29]), "+f"(acc[30]), "+f"(acc[31])
       : "l"(a), "l"(b), "r"(accumulate), "n"(kTurnedA), "n"(kTurnedB));
+}
+
+// 8 columns, added.
+template <int kTurnedA>
+__device__ inline void Multiply(float (&acc)[4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.eq.b32 p, 1, 1;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, %6, 0;\n}"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "l"(a), "l"(b), "n"(kTurnedA));
 }
 
 #endif

@@ -56,7 +56,7 @@ class BatchTrainer {
   };
   // What came of it. A loss that is not finite, or an overflow, makes the other results meaningless. They are valid
   // until the next Start. The dense gradients stay here, for UpdateDense. InvalidArgument: the gradients of rows that
-  // were to be updated are not finite; nothing but the other rows has changed. REQUIRES: Start.
+  // were to be updated are not finite; these rows are as they were, and no other step may follow. REQUIRES: Start.
   virtual absl::StatusOr<Result> Finish() = 0;
 
   // What the loss is multiplied by from the next Start on: a power of two, 1 at first. Results and updates

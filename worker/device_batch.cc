@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda/allocate.h"
@@ -26,13 +27,38 @@ absl::Status Grow(size_t size, size_t size_max, absl::string_view what, Mirror<T
   return absl::OkStatus();
 }
 
-// Copies on as many threads as it pays for.
-template <typename T>
-void Copy(std::span<const T> from, T* to) {
-  ParallelFor(static_cast<int64_t>(from.size()), kGrainLookups, [&](int64_t begin, int64_t end) {
-    std::memcpy(to + begin, from.data() + begin, static_cast<size_t>(end - begin) * sizeof(T));
-  });
-}
+// Copies that are made together, on as many threads as it pays for: those of one feature alone are short.
+class Copies {
+ public:
+  template <typename T>
+  void Add(const std::vector<T>& from, T* to) {
+    const int64_t bytes = static_cast<int64_t>(from.size() * sizeof(T));
+    if (bytes == 0) return;
+    parts_.push_back({reinterpret_cast<const char*>(from.data()), reinterpret_cast<char*>(to), end_, end_ + bytes});
+    end_ += bytes;
+  }
+
+  void Make() const {
+    ParallelFor(end_, kGrainBytes, [&](int64_t begin, int64_t end) {
+      for (const Part& part : parts_) {
+        const int64_t first = std::max(begin, part.begin), last = std::min(end, part.end);
+        if (first >= last) continue;
+        std::memcpy(part.to + (first - part.begin), part.from + (first - part.begin),
+                    static_cast<size_t>(last - first));
+      }
+    });
+  }
+
+ private:
+  static constexpr int64_t kGrainBytes = 512 << 10;  // Of a thread, at least.
+  struct Part {
+    const char* from;
+    char* to;
+    int64_t begin, end;  // Among all bytes.
+  };
+  std::vector<Part> parts_;
+  int64_t end_ = 0;
+};
 
 }  // namespace
 
@@ -82,6 +108,7 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint
     const std::vector<uint32_t>& features = layout_->tables[t].features;
     group.features.insert(group.features.end(), features.begin(), features.end());
   }
+  group.columns_ascend = std::is_sorted(group.features.begin(), group.features.end());
   const size_t n = group.features.size();
   if (n * static_cast<size_t>(rows_max_) > kLookupsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", rows_max_, " rows has ",
@@ -92,13 +119,19 @@ absl::StatusOr<DeviceBatch::Group> DeviceBatch::MakeGroup(const std::vector<uint
   ASSIGN_OR_RETURN(group.mean, Mirror<uint8_t>::Make(n, "the pooling of features"));
   ASSIGN_OR_RETURN(group.table_of, Mirror<uint32_t>::Make(n, "the tables of features"));
   group.columns_divide_by_4 = true;
+  bool bounded = true;
+  size_t ids_max = 0;  // Of a sample.
   for (size_t i = 0; i < n; ++i) {
     const JobLayout::Feature& feature = layout_->features[group.features[i]];
+    bounded = bounded && feature.ids_max > 0;
+    ids_max += feature.ids_max;
+    group.any_mean = group.any_mean || feature.pooling == Pooling::kMean;
     group.columns.host.data()[i] = feature.column;
     group.mean.host.data()[i] = feature.pooling == Pooling::kMean ? 1 : 0;
     group.table_of.host.data()[i] = feature.table;
     group.columns_divide_by_4 = group.columns_divide_by_4 && feature.column % 4 == 0;
   }
+  group.lookups_max = bounded ? std::min(kLookupsMax, ids_max * static_cast<size_t>(rows_max_)) : kLookupsMax;
   group.columns.Upload(n, stream_);
   group.mean.Upload(n, stream_);
   group.table_of.Upload(n, stream_);
@@ -116,11 +149,11 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, cons
   last_ = 1 - last_;
   Input& input = inputs_[last_];
   input.rows = rows;
+  input.one_hot = IsOneHot(batch, rows);
   for (size_t g = 0; g < groups_.size(); ++g) {
     RETURN_IF_ERROR(MakeRoomForLookups(prepared, groups_[g], &input.groups[g]));
   }
-  Copy(std::span<const float>(batch.dense), input.dense.host.data());
-  Copy(std::span<const float>(batch.labels), input.labels.host.data());
+  CopyInput(batch, &input);
   input.samples.host.data()[0] = batch.rows;
   input.dense.Upload(batch.dense.size(), copies);
   // Not those of batches before, which may be as large as an input can be: 0 times infinity is NaN.
@@ -129,7 +162,7 @@ absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, cons
                        copies);
   input.labels.Upload(batch.labels.size(), copies);
   input.samples.Upload(1, copies);
-  for (size_t g = 0; g < groups_.size(); ++g) LoadLookups(prepared, rows, groups_[g], &input.groups[g], copies);
+  for (size_t g = 0; g < groups_.size(); ++g) LoadLookups(prepared, input, groups_[g], &input.groups[g], copies);
   input.loaded.Record(copies);
   return absl::OkStatus();
 }
@@ -146,14 +179,14 @@ absl::Status DeviceBatch::MakeRoomForLookups(const PreparedBatch& prepared, cons
                                                    ", the limit is ", kLookupsMax, "; make the batch smaller"));
   }
   lookups->count = static_cast<uint32_t>(count);
-  RETURN_IF_ERROR(Grow(count, kLookupsMax, "the look-ups of a batch", &lookups->index, &generation_));
+  RETURN_IF_ERROR(Grow(count, group.lookups_max, "the look-ups of a batch", &lookups->index, &generation_));
   // As many as there is room for: what a graph is recorded with reads no further.
   if (weighted) {
-    RETURN_IF_ERROR(Grow(lookups->index.device.size(), kLookupsMax, "the weights of a batch's look-ups",
+    RETURN_IF_ERROR(Grow(lookups->index.device.size(), group.lookups_max, "the weights of a batch's look-ups",
                          &lookups->weights, &generation_));
   }
   if (group.records.has_value()) {
-    return Grow(lookups->index.device.size(), kLookupsMax, "the keys of a batch's look-ups", &lookups->keys,
+    return Grow(lookups->index.device.size(), group.lookups_max, "the keys of a batch's look-ups", &lookups->keys,
                 &generation_);
   }
   lookups->base.assign(1, 0);
@@ -184,49 +217,87 @@ bool DeviceBatch::HasRoom(const PreparedBatch& prepared) const {
   return true;
 }
 
-void DeviceBatch::LoadLookups(const PreparedBatch& prepared, int64_t rows, const Group& group, Lookups* lookups,
-                              const Stream& copies) {
-  const size_t samples = prepared.batch.rows;
-  const bool weighted = lookups->weights.device.size() > 0;
-  uint32_t first = 0;
-  for (size_t i = 0; i < group.features.size(); ++i) {
-    const uint32_t f = group.features[i];
-    const SparseFeature& sparse = prepared.batch.features[f];
-    const size_t count = sparse.ids.size();
-    uint32_t* const offsets = lookups->offsets.host.data() + i * rows;
-    ParallelFor(static_cast<int64_t>(samples), kGrainLookups, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) offsets[s] = first + sparse.offsets[s];
-    });
-    std::fill(offsets + samples, offsets + rows, first + static_cast<uint32_t>(count));
-    if (group.records.has_value()) {
-      Copy(std::span<const Key>(sparse.ids), lookups->keys.host.data() + first);
-    } else {
-      const auto table = std::find(group.tables.begin(), group.tables.end(), layout_->features[f].table);
-      const uint32_t base = lookups->base[table - group.tables.begin()];
-      const uint32_t* const index = prepared.index[f].data();
-      uint32_t* const slots = lookups->index.host.data() + first;
-      ParallelFor(static_cast<int64_t>(count), kGrainLookups, [&](int64_t begin, int64_t end) {
-        for (int64_t l = begin; l < end; ++l) slots[l] = base + index[l];
-      });
-    }
-    if (weighted) {
-      float* const weights = lookups->weights.host.data() + first;
-      if (sparse.weights.empty()) {
-        std::fill_n(weights, count, 1.0f);
-      } else {
-        Copy(std::span<const float>(sparse.weights), weights);
+bool DeviceBatch::IsOneHot(const Batch& batch, int64_t rows) const {
+  if (batch.rows != rows) return false;
+  for (size_t f = 0; f < batch.features.size(); ++f) {
+    const SparseFeature& sparse = batch.features[f];
+    if (layout_->features[f].ids_max != 1 || sparse.ids.size() != batch.rows || !sparse.weights.empty()) return false;
+  }
+  return true;
+}
+
+// What goes to the GPU as it is.
+void DeviceBatch::CopyInput(const Batch& batch, Input* input) const {
+  Copies copies;
+  copies.Add(batch.dense, input->dense.host.data());
+  copies.Add(batch.labels, input->labels.host.data());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Lookups& lookups = input->groups[g];
+    size_t first = 0;
+    for (const uint32_t f : groups_[g].features) {
+      const SparseFeature& sparse = batch.features[f];
+      if (groups_[g].records.has_value()) copies.Add(sparse.ids, lookups.keys.host.data() + first);
+      if (!sparse.weights.empty()) {
+        copies.Add(sparse.weights, lookups.weights.host.data() + first);
+      } else if (lookups.weights.device.size() > 0) {
+        std::fill_n(lookups.weights.host.data() + first, sparse.ids.size(), 1.0f);
       }
+      first += sparse.ids.size();
     }
-    first += static_cast<uint32_t>(count);
   }
-  lookups->offsets.host.data()[group.features.size() * static_cast<size_t>(rows)] = first;
-  lookups->offsets.Upload(group.features.size() * static_cast<size_t>(rows) + 1, copies);
+  copies.Make();
+}
+
+void DeviceBatch::LoadLookups(const PreparedBatch& prepared, const Input& input, const Group& group, Lookups* lookups,
+                              const Stream& copies) const {
+  LoadOffsets(prepared.batch, input, group, lookups, copies);
   if (group.records.has_value()) {
-    lookups->keys.Upload(first, copies);
+    lookups->keys.Upload(lookups->count, copies);
   } else {
-    lookups->index.Upload(first, copies);
+    LoadSlots(prepared, group, lookups, copies);
   }
-  if (weighted) lookups->weights.Upload(first, copies);
+  if (lookups->weights.device.size() > 0) lookups->weights.Upload(lookups->count, copies);
+}
+
+void DeviceBatch::LoadOffsets(const Batch& batch, const Input& input, const Group& group, Lookups* lookups,
+                              const Stream& copies) const {
+  const size_t rows = static_cast<size_t>(input.rows);
+  const size_t n = group.features.size() * rows + 1;
+  uint32_t* const offsets = lookups->offsets.host.data();
+  if (input.one_hot && n <= lookups->counted) return;
+  lookups->counted = input.one_hot ? n : 0;
+  if (input.one_hot) {
+    std::iota(offsets, offsets + n, 0);
+  } else {
+    uint32_t first = 0;
+    for (size_t i = 0; i < group.features.size(); ++i) {
+      const SparseFeature& sparse = batch.features[group.features[i]];
+      uint32_t* const to = offsets + i * rows;
+      ParallelFor(batch.rows, kGrainLookups, [&](int64_t begin, int64_t end) {
+        for (int64_t s = begin; s < end; ++s) to[s] = first + sparse.offsets[s];
+      });
+      first += static_cast<uint32_t>(sparse.ids.size());
+      std::fill(to + batch.rows, to + rows, first);
+    }
+    offsets[n - 1] = first;
+  }
+  lookups->offsets.Upload(n, copies);
+}
+
+void DeviceBatch::LoadSlots(const PreparedBatch& prepared, const Group& group, Lookups* lookups,
+                            const Stream& copies) const {
+  uint32_t* slots = lookups->index.host.data();
+  for (const uint32_t f : group.features) {
+    const std::vector<uint32_t>& index = prepared.index[f];
+    const auto table = std::find(group.tables.begin(), group.tables.end(), layout_->features[f].table);
+    const uint32_t base = lookups->base[table - group.tables.begin()];
+    const int64_t count = static_cast<int64_t>(prepared.batch.features[f].ids.size());
+    ParallelFor(count, kGrainLookups, [&](int64_t begin, int64_t end) {
+      for (int64_t l = begin; l < end; ++l) slots[l] = base + index[l];
+    });
+    slots += count;
+  }
+  lookups->index.Upload(lookups->count, copies);
 }
 
 absl::Status DeviceBatch::MakeRoomForRows() {
@@ -295,10 +366,11 @@ DeviceBags DeviceBatch::Bags(size_t g, const Input& input) const {
   const Lookups& lookups = input.groups[g];
   return {.offsets = lookups.offsets.device.data(),
           .index = lookups.index.device.data(),
-          .weights = lookups.weights.device.size() > 0 ? lookups.weights.device.data() : nullptr,
-          .mean = group.mean.device.data(),
+          .weights = input.one_hot || lookups.weights.device.size() == 0 ? nullptr : lookups.weights.device.data(),
+          .mean = input.one_hot || !group.any_mean ? nullptr : group.mean.device.data(),
           .features = static_cast<uint32_t>(group.features.size()),
-          .samples = static_cast<uint32_t>(input.rows)};
+          .samples = static_cast<uint32_t>(input.rows),
+          .lookups = lookups.count};
 }
 
 DeviceRows DeviceBatch::Rows(size_t g) const {
@@ -307,6 +379,23 @@ DeviceRows DeviceBatch::Rows(size_t g) const {
   return {.data = reinterpret_cast<const char*>(group.rows.device.data()),
           .slot_bytes = group.padded_dim * sizeof(float),
           .dim = group.dim};
+}
+
+DevicePooled DeviceBatch::Pooled(size_t g, const DeviceMatrix& vectors, Precision precision) const {
+  const ElementType type = ElementBytes(precision) == 4        ? ElementType::kFloat32
+                           : precision == Precision::kBfloat16 ? ElementType::kBfloat16
+                                                               : ElementType::kFloat16;
+  return {.values = vectors.data,
+          .type = type,
+          .columns = groups_[g].columns.device.data(),
+          .stride = static_cast<uint32_t>(vectors.stride),
+          .columns_divide_by_4 = groups_[g].columns_divide_by_4};
+}
+
+void DeviceBatch::Pool(const Input& input, const DeviceMatrix& vectors, Precision precision) const {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    BagsForwardGpu(Bags(g, input), Rows(g), Pooled(g, vectors, precision), stream_);
+  }
 }
 
 void DeviceBatch::FetchSums() {

@@ -17,6 +17,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/mirror.h"
 #include "base/cuda/stream.h"
+#include "dense/device_matrix.h"
 #include "embedding/bag_gpu.h"
 #include "embedding/sparse_update_gpu.h"
 #include "worker/job_layout.h"
@@ -33,8 +34,11 @@ class DeviceBatch {
     uint32_t dim = 0;
     uint32_t padded_dim = 0;  // Floats from one row to the next in `rows`: a multiple of 4.
     std::vector<uint32_t> tables;
-    std::vector<uint32_t> features;
+    std::vector<uint32_t> features;  // Table by table.
+    bool columns_ascend = true;      // The features' columns, in this order.
     bool columns_divide_by_4 = false;
+    bool any_mean = false;   // Among the features' poolings.
+    size_t lookups_max = 0;  // Of a batch.
 
     Mirror<uint32_t> columns = Mirror<uint32_t>::Empty();   // [features]
     Mirror<uint8_t> mean = Mirror<uint8_t>::Empty();        // [features]
@@ -54,15 +58,17 @@ class DeviceBatch {
     uint32_t count = 0;
     std::vector<uint32_t> base = {0};                      // [tables + 1]: where each table's rows begin.
     Mirror<uint32_t> offsets = Mirror<uint32_t>::Empty();  // [features * rows + 1]
-    Mirror<Key> keys = Mirror<Key>::Empty();               // [count], of placed rows.
-    Mirror<uint32_t> index = Mirror<uint32_t>::Empty();    // [count]: slots. Those of placed rows are not copied.
-    Mirror<float> weights = Mirror<float>::Empty();        // [count], if a feature has weights
+    size_t counted = 0;  // The first so many offsets are 0, 1, 2, ...: those of one-hot features, whatever the rows.
+    Mirror<Key> keys = Mirror<Key>::Empty();             // [count], of placed rows.
+    Mirror<uint32_t> index = Mirror<uint32_t>::Empty();  // [count]: slots. Those of placed rows are not copied.
+    Mirror<float> weights = Mirror<float>::Empty();      // [count], if a feature has weights
   };
 
   // One batch. What lies behind its own rows counts for nothing: empty bags, dense inputs of 0.
   struct Input {
-    int number = 0;    // Of the two.
-    int64_t rows = 0;  // As which it is computed.
+    int number = 0;        // Of the two.
+    int64_t rows = 0;      // As which it is computed.
+    bool one_hot = false;  // Each of these rows has one id of each feature, without a weight.
     Mirror<float> dense = Mirror<float>::Empty();
     Mirror<float> labels = Mirror<float>::Empty();
     Mirror<uint32_t> samples = Mirror<uint32_t>::Empty();  // [1]
@@ -104,6 +110,10 @@ class DeviceBatch {
   std::vector<Group>& groups() { return groups_; }
   DeviceBags Bags(size_t group, const Input& input) const;
   DeviceRows Rows(size_t group) const;
+  // A group's part of all features' pooled vectors, or their gradients.
+  DevicePooled Pooled(size_t group, const DeviceMatrix& vectors /*[rows, sparse columns]*/, Precision precision) const;
+  // Queues the pooling of all groups on the stream.
+  void Pool(const Input& input, const DeviceMatrix& vectors, Precision precision) const;
 
   // Queues the copies of the groups' sums to the host.
   void FetchSums();
@@ -116,8 +126,13 @@ class DeviceBatch {
 
   absl::StatusOr<Group> MakeGroup(const std::vector<uint32_t>& tables) const;
   absl::Status MakeRoomForLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups);
-  void LoadLookups(const PreparedBatch& prepared, int64_t rows, const Group& group, Lookups* lookups,
-                   const Stream& copies);
+  bool IsOneHot(const Batch& batch, int64_t rows) const;
+  void CopyInput(const Batch& batch, Input* input) const;
+  void LoadLookups(const PreparedBatch& prepared, const Input& input, const Group& group, Lookups* lookups,
+                   const Stream& copies) const;
+  void LoadOffsets(const Batch& batch, const Input& input, const Group& group, Lookups* lookups,
+                   const Stream& copies) const;
+  void LoadSlots(const PreparedBatch& prepared, const Group& group, Lookups* lookups, const Stream& copies) const;
 
   const JobLayout* const layout_;
   const int64_t rows_max_;

@@ -23,7 +23,8 @@ struct LaunchShape {
 __device__ inline void WaitForPrevious() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
 
 // Lets the blocks of a kernel that is launched early behind this one start when all blocks of this one have come here
-// or ended. REQUIRES: behind WaitForPrevious, so that of all kernels before at most one runs while the next one waits.
+// or ended. REQUIRES: behind WaitForPrevious, so that of all kernels before at most one runs while the next one waits;
+// or a kernel that is not launched early.
 __device__ inline void LetNextStart() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
 
 template <typename... Parameters, typename... Arguments>

@@ -128,7 +128,11 @@ std::string GpuUuid() {
   return digits;
 }
 
-Stream::Stream() { CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+Stream::Stream(Turn turn) {
+  int last = 0, first = 0;  // Lower numbers come first.
+  CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&last, &first));
+  CHECK_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, turn == Turn::kFirst ? first : last));
+}
 
 Stream::~Stream() {
   if (cudaStreamDestroy(stream_) != cudaSuccess) std::fprintf(stderr, "a CUDA stream could not be destroyed\n");

@@ -37,7 +37,10 @@ class Event;
 // An ordered queue of work on the current GPU. Not thread-safe.
 class Stream {
  public:
-  Stream();  // REQUIRES: GpuCount() > 0.
+  // kFirst: where blocks of this stream's kernels and of another's wait for room, these start first.
+  enum class Turn { kEqual, kFirst };
+  Stream() : Stream(Turn::kEqual) {}
+  explicit Stream(Turn turn);  // REQUIRES: GpuCount() > 0.
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -4,6 +4,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bench/sparrow_bench/kernels_dense.h"
 #include "dense/linear_gpu.h"
@@ -113,6 +115,34 @@ void MeasureSmall(int64_t batch, int64_t width, KernelBench* bench) {
   });
 }
 
+// The gradients of weights and biases of several layers in one launch, in bfloat16.
+void MeasureTogether(const char* name, int64_t batch, const std::vector<std::pair<int64_t, int64_t>>& sizes,
+                     KernelBench* bench) {
+  const Stream& stream = bench->stream();
+  RandomMatrices random(stream);
+  ProductsGpu products = MakeProducts({.precision = kBf16}, stream);
+  std::vector<OwnedMatrix> all;
+  std::vector<LayerGradients> layers;
+  double bytes = 0, flops = 0;
+  for (const auto& [in, out] : sizes) {
+    const OwnedMatrix& g = all.emplace_back(random.Make(kBf16, batch, out));
+    layers.push_back({.y_gradients = g.view});
+    layers.back().x = all.emplace_back(random.Make(kBf16, batch, in)).view;
+    layers.back().b_gradients = all.emplace_back(random.Make(kFp32, 1, out)).floats();
+    layers.back().w_gradients = all.emplace_back(random.Make(kFp32, out, in)).floats();
+    const double rows = static_cast<double>(batch), weights = static_cast<double>(in * out);
+    bytes += 2 * rows * static_cast<double>(in + out) + 4 * weights;
+    flops += 2 * rows * weights;
+  }
+  KernelCall call = CallOf("weight_product::Kernel", name, kBf16, all.back(), 0,
+                           [&] { products.BackwardWeightsTogether(layers, LaunchAt::kEnd, stream); });
+  call.rows = static_cast<uint64_t>(batch);
+  call.bytes = bytes;
+  call.flops = flops;
+  call.flops_per_second = kBfloat16ProductFlops;
+  bench->Measure(call);
+}
+
 // What computes a product that the library does not have.
 void MeasurePlain(Precision precision, int64_t batch, KernelBench* bench) {
   const double size = static_cast<double>(ElementBytes(precision));
@@ -138,6 +168,11 @@ void MeasureProducts(KernelBench* bench) {
   for (const Precision precision : {kFp16, Precision::kTf32, kFp32}) MeasureLayer(precision, kBatch / 4, bench);
   MeasureApart(kBf16, kBatch, bench);
   for (const int64_t width : {1024, 512}) MeasureSmall(2048, width, bench);  // Wide and narrow tiles.
+  for (const int64_t batch : {int64_t{2048}, kBatch / 8}) {
+    // A pair of blocks for two tiles, and several for one.
+    MeasureTogether("products_weights_together", batch, {{480, 1024}, {1024, 1024}, {1024, 512}}, bench);
+    MeasureTogether("products_weights_together_few", batch, {{512, 256}, {16, 512}, {512, 256}, {256, 128}}, bench);
+  }
   for (const Precision precision : {kBf16, kFp32}) MeasurePlain(precision, 2048, bench);
 }
 

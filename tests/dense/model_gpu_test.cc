@@ -28,6 +28,9 @@ std::vector<ModelCase> Cases() {
                {
                    {"DlrmMlperf", "dlrm { bottom: 64 bottom: 32 bottom: 128 top: 96 top: 64 top: 1 }", 13,
                     std::vector<uint32_t>(26, 128)},
+                   // Gradients of weights fill a GPU more than once.
+                   {"DlrmWide", "dlrm { bottom: 64 bottom: 128 top: 1416 top: 1416 top: 72 top: 1 }", 13,
+                    std::vector<uint32_t>(26, 128)},
                    {"Dcnv2Mlperf", "dcnv2 { bottom: 64 bottom: 16 cross_layers: 3 cross_rank: 32 top: 64 top: 1 }", 13,
                     std::vector<uint32_t>(26, 16)},
                });

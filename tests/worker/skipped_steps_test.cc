@@ -19,6 +19,7 @@
 #include "dense/safetensors.h"
 #include "proto/manifest.h"
 #include "server/row_file.h"
+#include "tests/worker/forwarding_trainer.h"
 #include "tests/worker/training_harness.h"
 #include "worker/checkpoint.h"
 
@@ -34,21 +35,17 @@ constexpr uint64_t kSteps = 11;  // Of an epoch.
 using Overflows = std::function<bool(uint32_t rank, uint64_t step, float scale)>;
 
 // Says so, with row gradients that no server would take, and fails the test where they are used.
-class OverflowingTrainer final : public BatchTrainer {
+class OverflowingTrainer final : public ForwardingTrainer {
  public:
   OverflowingTrainer(uint32_t rank, Overflows overflows, std::unique_ptr<BatchTrainer> trainer)
-      : rank_(rank), overflows_(std::move(overflows)), trainer_(std::move(trainer)) {}
+      : ForwardingTrainer(std::move(trainer)), rank_(rank), overflows_(std::move(overflows)) {}
 
-  absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
-    return trainer_->Forward(prepared);
-  }
-  absl::Status Load(const PreparedBatch& prepared) override { return trainer_->Load(prepared); }
   absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
     step_ = prepared.batch.step;
-    return trainer_->Start(prepared, learning_rate_factor);
+    return ForwardingTrainer::Start(prepared, learning_rate_factor);
   }
   absl::StatusOr<Result> Finish() override {
-    absl::StatusOr<Result> result = trainer_->Finish();
+    absl::StatusOr<Result> result = ForwardingTrainer::Finish();
     if (!result.ok() || !overflows_(rank_, step_, scale_)) return result;
     result->overflowed = true;
     bad_.clear();
@@ -60,26 +57,19 @@ class OverflowingTrainer final : public BatchTrainer {
     return result;
   }
   void SetLossScale(float scale) override { scale_ = scale; }
-  absl::Status Join(const Meeting& meeting) override { return trainer_->Join(meeting); }
   absl::Status Reduce(Collective* collective, Sums* sums) override {
-    const absl::Status status = trainer_->Reduce(collective, sums);
+    const absl::Status status = ForwardingTrainer::Reduce(collective, sums);
     any_ = sums->overflows > 0;
     return status;
   }
   absl::Status UpdateDense(uint64_t samples, double learning_rate_factor) override {
     EXPECT_FALSE(any_) << "rank " << rank_;
-    return trainer_->UpdateDense(samples, learning_rate_factor);
+    return ForwardingTrainer::UpdateDense(samples, learning_rate_factor);
   }
-  absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
-                                                               std::span<const TableSpec> tables) override {
-    return trainer_->MakeHotRowStore(shares, tables);
-  }
-  absl::Status CopyToModel() override { return trainer_->CopyToModel(); }
 
  private:
   const uint32_t rank_;
   const Overflows overflows_;
-  const std::unique_ptr<BatchTrainer> trainer_;
   uint64_t step_ = 0;
   float scale_ = 0;
   bool any_ = false;
