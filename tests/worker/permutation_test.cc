@@ -49,7 +49,9 @@ TEST(Permutation, IsAPureFunctionOfSeedAndLength) {
 }
 
 // Resumed jobs depend on it.
-TEST(Permutation, DoesNotChangeFromVersionToVersion) { EXPECT_EQ(OrderOf(10, 42), (std::vector<uint64_t>{9, 5, 8, 0, 2, 6, 3, 1, 7, 4})); }
+TEST(Permutation, DoesNotChangeFromVersionToVersion) {
+  EXPECT_EQ(OrderOf(10, 42), (std::vector<uint64_t>{9, 5, 8, 0, 2, 6, 3, 1, 7, 4}));
+}
 
 // Each place is as likely for each element: chi-squared over 4,000 orders of 12, with 11 x 11 degrees of freedom.
 TEST(Permutation, PlacesAreUniform) {
