@@ -1,0 +1,118 @@
+// Language models as a user trains them: text to tokens to a model, on daemons as in one process, and with a worker
+// that is killed.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/support/child_process.h"
+#include "tests/support/local_cluster.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/training_run.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "deploy/jobs/shakespeare.textproto";
+
+// Writes DIRECTORY/shakespeare.bin.
+void Tokenize(const std::string& text, const TemporaryDirectory& directory) {
+  const RunResult tokenize = RunProgram({ProgramPath("sparrowctl"), "data", "tokenize", "--characters", "--input", text,
+                                         "--out", directory.File("shakespeare.bin")});
+  ASSERT_EQ(tokenize.status, 0) << tokenize.err;
+}
+
+// The full figure, 2,000 steps, is in bench/results; this is its beginning.
+TEST(LanguageModel, TinyShakespeareIsLearnt) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "The release build runs this";
+#endif
+  const std::string text = absl::StrCat(SPARROW_SOURCE_DIR, "/../shared/data/tinyshakespeare_input.txt");
+  if (!std::filesystem::exists(text)) GTEST_SKIP() << "TINY SHAKESPEARE IS NOT HERE: " << text;
+  const TemporaryDirectory data;
+  Tokenize(text, data);
+  const TrainingRun run = Train({.job = kJob,
+                                 .flags = {},
+                                 .sets = {"train.steps_max=250", "eval.every_steps=0", "train.loss_every_steps=1"},
+                                 .coordinator = "",
+                                 .data_root = data.path()});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.summary["rows_trained"], 250 * 12 * 64);
+  EXPECT_EQ(run.summary["eval_rows"], 111488);  // 1,742 windows of the last 111,539 tokens, one short of their targets.
+  EXPECT_NEAR(run.losses.front(), std::log(65.0), 0.2);
+  // One letter after another by their frequencies is 3.3 nats, by the letter before 2.45.
+  EXPECT_LT(run.summary["eval_loss"].get<double>(), 2.45);
+  EXPECT_THAT(run.out, HasSubstr("tokens/s"));
+  EXPECT_THAT(run.out, HasSubstr("validation loss"));
+}
+
+class LanguageModelCluster : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream text(data_.File("text.txt"));
+    for (int i = 0; i < 3000; ++i) text << "The " << i * 7919 % 1000 << " sparrows of " << i % 13 << " hedges.\n";
+    text.close();
+    Tokenize(data_.File("text.txt"), data_);
+  }
+
+  TrainingRun TrainHere(const std::string& coordinator, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> sets = {"train.steps_max=30",     "train.loss_every_steps=1", "eval.every_steps=10",
+                                     "model.gpt2.layers=2",    "model.gpt2.width=32",      "model.gpt2.context=32",
+                                     "model.gpt2.dropout=0.1", "train.batch_size=10"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return Train({.job = kJob,
+                  .flags = {},
+                  .sets = sets,
+                  .coordinator = coordinator,
+                  .data_root = coordinator.empty() ? data_.path() : ""});
+  }
+
+  TemporaryDirectory data_;
+};
+
+// No server is there, and none is needed.
+TEST_F(LanguageModelCluster, DaemonsTrainWhatOneProcessTrains) {
+  const TrainingRun expected = TrainHere("");
+  ASSERT_EQ(expected.status, 0) << expected.err;
+  ASSERT_EQ(expected.losses.size(), 30u);
+  for (const int workers : {2, 4}) {
+    LocalCluster cluster({.servers = 0, .workers = workers, .data_root = data_.path()});
+    const TrainingRun run = TrainHere(cluster.coordinator());
+    ASSERT_EQ(run.status, 0) << run.err;
+    ASSERT_EQ(run.losses.size(), expected.losses.size());
+    for (size_t i = 0; i < run.losses.size(); ++i) {
+      EXPECT_NEAR(run.losses[i], expected.losses[i], 1e-5 * expected.losses[i]) << workers << " workers, step " << i;
+    }
+    EXPECT_NEAR(run.summary["eval_loss"].get<double>(), expected.summary["eval_loss"].get<double>(), 3e-5);
+    EXPECT_EQ(run.summary["workers"], workers);
+  }
+}
+
+TEST_F(LanguageModelCluster, AWorkerThatIsKilledInAStepIsNamedAndTheOthersGoOn) {
+  LocalCluster cluster({.servers = 0, .workers = 2, .data_root = data_.path()});
+  ChildProcess watch({ProgramPath("sparrowctl"), "submit", absl::StrCat(SPARROW_SOURCE_DIR, "/", kJob), "--coordinator",
+                      cluster.coordinator(), "--watch", "--set", "train.epochs=1000", "--set",
+                      "train.steps_max=100000"});
+  ASSERT_TRUE(watch.WaitForOutput("step ", absl::Seconds(60)).has_value()) << watch.Stdout() << watch.Stderr();
+  const absl::Time killed = absl::Now();
+  cluster.workers()[1]->Signal(SIGKILL);
+  const std::optional<int> status = watch.Wait(absl::Seconds(40));
+  ASSERT_TRUE(status.has_value()) << watch.Stdout();
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));
+  EXPECT_NE(*status, 0);
+  EXPECT_THAT(watch.Stdout() + watch.Stderr(), HasSubstr("worker-2"));
+  const TrainingRun next = TrainHere(cluster.coordinator());
+  EXPECT_EQ(next.status, 0) << next.err;
+  EXPECT_EQ(next.summary["workers"], 1);
+}
+
+}  // namespace
+}  // namespace sparrow
