@@ -27,8 +27,9 @@ class BatchTrainer {
  public:
   virtual ~BatchTrainer() = default;
 
-  // Whether Load and Start copy something to a device; on the CPU they take no time that counts.
-  virtual bool copies_inputs() const { return false; }
+  // Whether a device computes beside the caller's thread, and Load and Start copy to it. Else these take no time that
+  // counts, and Finish computes.
+  virtual bool computes_elsewhere() const { return false; }
 
   // The logits of a batch, for evaluation; valid until the next call. REQUIRES: prepared.rows are filled.
   virtual absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) = 0;

@@ -42,7 +42,7 @@ class GpuBatchTrainer final : public BatchTrainer {
     stream_.Synchronize();
   }
 
-  bool copies_inputs() const override { return true; }
+  bool computes_elsewhere() const override { return true; }
 
   absl::Status Prepare(const v1::Job& job, const GpuTrainerOptions& options) {
     ASSIGN_OR_RETURN(

@@ -26,8 +26,8 @@ class StepRows {
   // Goes on with that pull as far as answers are there: asks again for rows that could not be answered early, or brings
   // rows on their way that have come. Never waits for a server.
   virtual absl::Status Continue() = 0;
-  // Waits for rows that can come, and brings them on their way, where the present step has nothing left to do for them
-  // but its arithmetic, which goes on elsewhere. After StartPull of the next batch.
+  // While the present step is computed elsewhere: waits for rows that can come before it is over, and brings them on
+  // their way. After StartPull of the next batch.
   virtual absl::Status BringRows() { return absl::OkStatus(); }
   // Waits until batch->rows are filled. REQUIRES: StartPull of the same batch.
   virtual absl::Status FinishPull(PreparedBatch* batch) = 0;

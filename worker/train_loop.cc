@@ -58,7 +58,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   Stopwatch watch;
   // On the CPU there is nothing to copy.
   const auto mark_copies = [&] {
-    if (parts_.trainer->copies_inputs()) watch.Mark(StepPart::kH2d);
+    if (parts_.trainer->computes_elsewhere()) watch.Mark(StepPart::kH2d);
   };
 
   RETURN_IF_ERROR(rows_->FinishPull(now.get()));
@@ -85,7 +85,7 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
   };
   if (parts_.config->prefetch() && parts_.prefetcher->HasNext()) {
     RETURN_IF_ERROR(ask_for_next());
-    if (next_ != nullptr) RETURN_IF_ERROR(rows_->BringRows());
+    if (next_ != nullptr && parts_.trainer->computes_elsewhere()) RETURN_IF_ERROR(rows_->BringRows());
     watch.Mark(StepPart::kWait);
   }
 

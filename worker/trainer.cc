@@ -303,7 +303,7 @@ class Training final : public TrainingRun {
                                                     .client = &*client_,
                                                     .ahead = train.prefetch(),
                                                     // Cores are free while a GPU computes.
-                                                    .return_cores = in_.device.gpu.has_value() ? HalfOfCores() : 0,
+                                                    .return_cores = trainer_->computes_elsewhere() ? HalfOfCores() : 0,
                                                     .metrics = &metrics_});
   }
 

@@ -14,7 +14,7 @@ class ForwardingTrainer : public BatchTrainer {
  public:
   explicit ForwardingTrainer(std::unique_ptr<BatchTrainer> inner) : inner_(std::move(inner)) {}
 
-  bool copies_inputs() const override { return inner_->copies_inputs(); }
+  bool computes_elsewhere() const override { return inner_->computes_elsewhere(); }
   absl::StatusOr<std::span<const float>> Forward(const PreparedBatch& prepared) override {
     return inner_->Forward(prepared);
   }

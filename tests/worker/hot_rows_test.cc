@@ -4,11 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "tests/worker/forwarding_trainer.h"
 #include "tests/worker/hot_rows_fixture.h"
 
 namespace sparrow {
@@ -120,6 +126,155 @@ TEST_F(HotRowsTest, LostAnswersChangeNothing) {
   }
 }
 
+// Says that it computes elsewhere, as a GPU does: rows that go and rows that come travel beside the step.
+class ElsewhereTrainer final : public ForwardingTrainer {
+ public:
+  using ForwardingTrainer::ForwardingTrainer;
+  bool computes_elsewhere() const override { return true; }
+};
+
+std::unique_ptr<BatchTrainer> Elsewhere(uint32_t, std::unique_ptr<BatchTrainer> trainer) {
+  return std::make_unique<ElsewhereTrainer>(std::move(trainer));
+}
+
+TEST_F(HotRowsTest, WhatTravelsBesideAStepThatIsComputedElsewhereChangesNothing) {
+  for (const uint32_t servers : {1, 2}) {
+    const auto expected = harness_.Train(Job(""), {.servers = servers});
+    for (const std::string budget : {"rows: 0", kSome, "bytes: 30000", kEverything}) {
+      SCOPED_TRACE(absl::StrCat(servers, " servers, ", budget));
+      ExpectEqual(harness_.Train(Job(budget), {.servers = servers, .wrap_trainer = Elsewhere}), expected);
+    }
+    std::atomic<int> lost{0};
+    ExpectEqual(harness_.Train(Job("bytes: 30000"), {.servers = servers,
+                                                     .wrap =
+                                                         [&](std::unique_ptr<PsTransport> inner) {
+                                                           return std::make_unique<LossyTransport>(std::move(inner),
+                                                                                                   &lost);
+                                                         },
+                                                     .wrap_trainer = Elsewhere}),
+                expected);
+    EXPECT_GT(lost, 10);
+  }
+}
+
+// Answers of pulls that are held back while a step is computed by the thread that would wait for them.
+class HeldAnswers {
+ public:
+  HeldAnswers() : impatient_([this] { Watch(); }) {}
+  ~HeldAnswers() {
+    {
+      const absl::MutexLock lock(&mu_);
+      over_ = true;
+    }
+    impatient_.join();
+  }
+
+  void HoldFromNowOn() {
+    const absl::MutexLock lock(&mu_);
+    holds_ = !waited_for_;
+  }
+  void LetGo() {
+    std::vector<PsTransport::Done> held;
+    {
+      const absl::MutexLock lock(&mu_);
+      holds_ = false;
+      held.swap(held_);
+      let_go_ += held.size();
+    }
+    for (const PsTransport::Done& done : held) done(absl::OkStatus());
+  }
+  void End(const PsTransport::Done& done, absl::Status status) {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (holds_ && status.ok()) return held_.push_back(done);
+    }
+    done(std::move(status));
+  }
+  size_t let_go() const {
+    const absl::MutexLock lock(&mu_);
+    return let_go_;
+  }
+  bool waited_for() const {
+    const absl::MutexLock lock(&mu_);
+    return waited_for_;
+  }
+
+ private:
+  // Lets go of what somebody waits for instead of computing.
+  void Watch() {
+    for (bool over = false; !over;) {
+      bool held = false;
+      {
+        const absl::MutexLock lock(&mu_);
+        const size_t before = let_go_;
+        held = !held_.empty();
+        over = mu_.AwaitWithTimeout(absl::Condition(&over_), absl::Seconds(10));
+        held = held && let_go_ == before;
+        waited_for_ = waited_for_ || held;
+      }
+      if (held) LetGo();
+    }
+  }
+
+  mutable absl::Mutex mu_;
+  bool holds_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<PsTransport::Done> held_ ABSL_GUARDED_BY(mu_);
+  size_t let_go_ ABSL_GUARDED_BY(mu_) = 0;
+  bool waited_for_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread impatient_;  // Last: it uses the others.
+};
+
+class HoldingTransport final : public ForwardingTransport {
+ public:
+  HoldingTransport(std::unique_ptr<PsTransport> inner, HeldAnswers* answers)
+      : ForwardingTransport(std::move(inner)), answers_(*answers) {}
+
+  void Pull(const RowPull* request, v1::PullResponse* response, absl::Duration timeout, Done done) override {
+    ForwardingTransport::Pull(request, response, timeout, [this, done = std::move(done)](absl::Status status) {
+      answers_.End(done, std::move(status));
+    });
+  }
+
+ private:
+  HeldAnswers& answers_;
+};
+
+class HoldingTrainer final : public ForwardingTrainer {
+ public:
+  HoldingTrainer(std::unique_ptr<BatchTrainer> inner, HeldAnswers* answers)
+      : ForwardingTrainer(std::move(inner)), answers_(*answers) {}
+
+  absl::Status Start(const PreparedBatch& prepared, double learning_rate_factor) override {
+    answers_.HoldFromNowOn();
+    return ForwardingTrainer::Start(prepared, learning_rate_factor);
+  }
+  absl::StatusOr<Result> Finish() override {
+    absl::StatusOr<Result> result = ForwardingTrainer::Finish();
+    answers_.LetGo();
+    return result;
+  }
+
+ private:
+  HeldAnswers& answers_;
+};
+
+TEST_F(HotRowsTest, ACpuComputesWhileItsRowsAreOnTheirWay) {
+  HeldAnswers answers;
+  const auto run =
+      harness_.Train(Job(kEverything), {.wrap =
+                                            [&](std::unique_ptr<PsTransport> inner) {
+                                              return std::make_unique<HoldingTransport>(std::move(inner), &answers);
+                                            },
+                                        .wrap_trainer =
+                                            [&](uint32_t, std::unique_ptr<BatchTrainer> trainer) {
+                                              return std::make_unique<HoldingTrainer>(std::move(trainer), &answers);
+                                            }});
+  ASSERT_TRUE(run.status().ok()) << run.status();
+  EXPECT_GT(answers.let_go(), 0u);
+  EXPECT_FALSE(answers.waited_for());
+}
+
 // A server that refuses the third step's rows.
 class RefusingTransport final : public ForwardingTransport {
  public:
@@ -133,14 +288,18 @@ class RefusingTransport final : public ForwardingTransport {
 
 // The next step's rows wait for that push: it must not be waited for.
 TEST_F(HotRowsTest, APushThatIsRefusedEndsTheJobAtOnce) {
-  for (const std::string budget : {"rows: 0", kSome, kEverything}) {
-    SCOPED_TRACE(budget);
-    const absl::Time start = absl::Now();
-    const auto result = harness_.Train(Job(budget), {.servers = 2, .wrap = [](std::unique_ptr<PsTransport> inner) {
-                                                       return std::make_unique<RefusingTransport>(std::move(inner));
-                                                     }});
-    EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
-    EXPECT_LT(absl::Now() - start, absl::Minutes(5)) << "a pull's timeout is ten minutes";
+  for (const bool elsewhere : {false, true}) {
+    for (const std::string budget : {"rows: 0", kSome, kEverything}) {
+      SCOPED_TRACE(absl::StrCat(budget, elsewhere ? ", computed elsewhere" : ""));
+      const absl::Time start = absl::Now();
+      TrainingHarness::Run run = {.servers = 2, .wrap = [](std::unique_ptr<PsTransport> inner) {
+                                    return std::make_unique<RefusingTransport>(std::move(inner));
+                                  }};
+      if (elsewhere) run.wrap_trainer = Elsewhere;
+      const auto result = harness_.Train(Job(budget), run);
+      EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+      EXPECT_LT(absl::Now() - start, absl::Minutes(5)) << "a pull's timeout is ten minutes";
+    }
   }
 }
 
