@@ -80,8 +80,8 @@ class HotRowStore {
   };
   // What the last Place has driven out. Valid until the next TakeLeaving, but `beside` until the next ArrivalRoom.
   virtual absl::StatusOr<Leaving> TakeLeaving(size_t share) = 0;
-  // What the evicted rows were: [evicted, record_bytes], valid until the next TakeLeaving or TakeDirty. Waits for it, if
-  // need be. Another thread may call it, while this one calls what comes before the next Place and is not TakeDirty.
+  // What the evicted rows were: [evicted, record_bytes], valid until the next TakeLeaving or TakeDirty. Waits for it,
+  // if need be. Another thread may call it, while this one calls what comes before the next Place and is not TakeDirty.
   virtual std::span<const char> LeavingRecords(size_t share) = 0;
 
   // Updates the batch's rows by its gradients, of partition.keys(), and marks those in the cache dirty. Nothing to do
@@ -93,8 +93,8 @@ class HotRowStore {
   // until the next TakeLeaving or TakeDirty.
   virtual absl::StatusOr<std::span<const char>> CopyBeside(size_t share) = 0;
 
-  // The dirty rows of slots [first, first + n) of the cache; they stay, clean. Between Update of a batch, and CopyBeside
-  // if rows lie beside the cache, and Place of the next.
+  // The dirty rows of slots [first, first + n) of the cache; they stay, clean. Between Update of a batch, and
+  // CopyBeside if rows lie beside the cache, and Place of the next.
   virtual absl::StatusOr<DirtyRows> TakeDirty(size_t share, uint32_t first, uint32_t n) = 0;
 };
 

@@ -11,9 +11,9 @@
 //
 // Rows of the batch in work are pinned: the cache evicts only what the step in work does not use. What a step's push
 // returns is known before the next batch is looked up, so that a row on its way back is pulled late, behind the push.
-// Where no row lies beside the cache, that push does not depend on the step: it goes out while the step computes, beside
-// a GPU on a thread of its own, and then the next step's rows, late ones too, can be here before the step is over.
-// Records are written by servers, and sent from, where the store has them.
+// Where no row lies beside the cache, that push does not depend on the step: it goes out while the step computes,
+// beside a GPU on a thread of its own, and then the next step's rows, late ones too, can be here before the step is
+// over. Records are written by servers, and sent from, where the store has them.
 //
 // Nothing here changes a number: a row has the same updates in the same order as on a server (embedding/apply.h).
 
