@@ -53,6 +53,16 @@ absl::Status SetOption(const Option& option, const std::string& text) {
             *target.value = number;
             return absl::OkStatus();
           },
+          [&](const NumberFlag& target) {
+            double number = 0;
+            // Written so that NaN is refused.
+            if (!absl::SimpleAtod(text, &number) || !(number >= target.min && number <= target.max)) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat(flag, "=\"", text, "\" is not a number from ", target.min, " to ", target.max));
+            }
+            *target.value = number;
+            return absl::OkStatus();
+          },
           [&](const BytesFlag& target) {
             absl::StatusOr<uint64_t> bytes = ParseBytes(text);
             if (!bytes.ok()) return Annotate(bytes.status(), flag);
@@ -80,6 +90,7 @@ std::string CurrentValue(const Option& option) {
                                [](std::vector<std::string>* value) { return absl::StrJoin(*value, ","); },
                                [](bool* value) { return std::string(*value ? "true" : "false"); },
                                [](const IntFlag& target) { return absl::StrCat(*target.value); },
+                               [](const NumberFlag& target) { return absl::StrCat(*target.value); },
                                [](const BytesFlag& target) { return FormatBytes(*target.value); },
                                [](const AddressFlag& target) { return *target.value; }},
                     option.target);

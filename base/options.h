@@ -23,6 +23,12 @@ struct IntFlag {
   int64_t min = std::numeric_limits<int64_t>::min();
   int64_t max = std::numeric_limits<int64_t>::max();
 };
+// Bounds of a number, both inclusive; it is finite.
+struct NumberFlag {
+  double* value;
+  double min = std::numeric_limits<double>::lowest();
+  double max = std::numeric_limits<double>::max();
+};
 // A byte count with a unit (base/bytes.h), and the least that is accepted.
 struct BytesFlag {
   uint64_t* value;
@@ -36,7 +42,7 @@ struct AddressFlag {
 };
 struct Option {
   std::string name;  // Without dashes.
-  std::variant<std::string*, std::vector<std::string>*, bool*, IntFlag, BytesFlag, AddressFlag>
+  std::variant<std::string*, std::vector<std::string>*, bool*, IntFlag, NumberFlag, BytesFlag, AddressFlag>
       target;  // A vector collects repeats.
   std::string help;
   bool required = false;

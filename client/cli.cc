@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"cluster", "", "list the members of a cluster", ClusterCommand},
     {"evaluate", "CHECKPOINT", "measure a trained model on its test data", EvaluateCommand},
     {"predict", "CHECKPOINT", "write a trained model's prediction for every row of a file", PredictCommand},
+    {"sample", "CHECKPOINT", "print text that a trained language model writes", SampleCommand},
     {"export", "CHECKPOINT", "write a trained model as safetensors, .npy and JSON", ExportCommand},
     {"data", "check JOB", "read a job's input and report what is in it, without training", DataCommand},
     {"data", "tokenize", "turn texts into a file of tokens for a language model", DataCommand},

@@ -35,6 +35,7 @@ int TokenizeCommand(const Arguments& arguments, Interrupt* interrupt);  // data 
 int GenCommand(const Arguments& arguments, Interrupt* interrupt);
 int ExportCommand(const Arguments& arguments, Interrupt* interrupt);
 int PredictCommand(const Arguments& arguments, Interrupt* interrupt);
+int SampleCommand(const Arguments& arguments, Interrupt* interrupt);
 int EvaluateCommand(const Arguments& arguments, Interrupt* interrupt);
 
 // Prints the error, on one line. Returns kExitFailure.

@@ -70,6 +70,20 @@ TEST(Options, ABoolMayStandAloneOrBeSet) {
   EXPECT_THAT(Refusal({"--watch=maybe"}), HasSubstr("--watch=\"maybe\""));
 }
 
+TEST(Options, NumbersOutsideTheirBoundsAndThoseThatAreNoneAreRefusedAndNamed) {
+  double rate = 0.5;
+  const std::vector<Option> table = {{"rate", NumberFlag{&rate, 0, 10}, "Rate."}};
+  EXPECT_THAT(HelpText({"test", "", "", ""}, table), HasSubstr("0.5"));
+  ASSERT_TRUE(ParseArguments({"--rate=2.25"}, table).ok());
+  EXPECT_EQ(rate, 2.25);
+  for (const char* wrong : {"-0.1", "10.5", "nan", "inf", "1e999", "", "1x"}) {
+    const absl::Status status = ParseArguments({absl::StrCat("--rate=", wrong)}, table).status();
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("--rate=\"", wrong, "\" is not a number from 0 to 10")));
+  }
+  EXPECT_EQ(rate, 2.25);
+}
+
 TEST(Options, BytesBelowTheLeastAreRefusedAndNamed) {
   uint64_t memory = 0;
   const std::vector<Option> table = {{"memory", BytesFlag{&memory, 1 << 20}, "Budget."}};
