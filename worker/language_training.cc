@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "dense/schedule.h"
@@ -23,6 +25,8 @@
 
 namespace sparrow {
 namespace {
+
+constexpr double kGiB = 1 << 30;
 
 // Where the training data stands: epochs finished, and windows of the current one consumed.
 struct TokenCursor {
@@ -77,8 +81,34 @@ class LanguageTraining final : public TrainingRun {
   bool IsFirst() const { return in_.task.rank() == 0; }
   bool WillSave() const { return train_ != nullptr && job_.checkpoint().at_end(); }
 
+  // Windows that this worker takes at once.
+  uint64_t MicroBatch() const {
+    const v1::TrainConfig& train = job_.train();
+    const uint64_t part = (train.batch_size() + in_.task.workers() - 1) / in_.task.workers();
+    return train.has_micro_batch_size() ? std::min<uint64_t>(train.micro_batch_size(), part) : part;
+  }
+
+  // What cannot fit into this machine ends the job, and not the worker.
+  absl::Status CheckMemory() const {
+    const v1::TrainConfig& train = job_.train();
+    const v1::Gpt2& gpt2 = job_.model().gpt2();
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> small, MakeDenseOptimizer(train.optimizer(), 1));
+    const Gpt2Floats floats = Gpt2FloatsCpu(gpt2, train.recompute(), MicroBatch());
+    const double parameters = floats.parameters * sizeof(float) * (2 + static_cast<double>(small->states().size()));
+    const double activations = floats.activations * sizeof(float);
+    const uint64_t available = AvailableMemoryBytes();
+    if (parameters + activations <= static_cast<double>(available)) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "model.gpt2 of %.0f parameters needs %.1f GiB for weights, gradients and optimizer + %.1f GiB for the "
+        "activations of %d windows of %d tokens, and this machine has %.1f GiB available; lower "
+        "train.micro_batch_size, set train.recompute to BLOCKS, or take a smaller model",
+        floats.parameters, parameters / kGiB, activations / kGiB, MicroBatch(), gpt2.context(),
+        static_cast<double>(available) / kGiB));
+  }
+
   absl::Status MakeTrainer() {
     const v1::TrainConfig& train = job_.train();
+    RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), model_->weights().size(), model_->decayed()));
     if (!in_.task.restore_from().empty()) {
@@ -90,10 +120,10 @@ class LanguageTraining final : public TrainingRun {
       const v1::Manifest& manifest = checkpoint_->manifest;
       cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .windows_in_epoch = manifest.rows_in_epoch()};
     }
-    const uint64_t part = (train.batch_size() + in_.task.workers() - 1) / in_.task.workers();
     LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
-    parts.micro_batch_size = train.has_micro_batch_size() ? std::min<uint64_t>(train.micro_batch_size(), part) : part;
+    parts.micro_batch_size = MicroBatch();
+    parts.stop = [this] { return stop_->stopped(); };
     trainer_ = MakeCpuLanguageTrainer(parts);
     return absl::OkStatus();
   }

@@ -17,6 +17,7 @@
 namespace sparrow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 13;
@@ -187,6 +188,25 @@ TEST_F(LanguageTraining, WhatDoesNotFitIsRefusedAtTheStart) {
   EXPECT_THAT(Refusal(Job("data { test { path: \"none.bin\" } }")), HasSubstr("none.bin"));
   EXPECT_THAT(Refusal(Job(), {.workers = 8}), HasSubstr("8"));
   EXPECT_THAT(Refusal(Job("tables { name: \"t\" }")), HasSubstr("tables"));
+}
+
+// Of the job, by its figures; the worker goes on.
+TEST_F(LanguageTraining, WhatNoMachineHasTheMemoryForIsRefused) {
+  EXPECT_THAT(Refusal(Job("model { gpt2 { layers: 1024 width: 65536 } }")),
+              AllOf(HasSubstr("model.gpt2 of 52777432055808 parameters needs "), HasSubstr("a smaller model")));
+  const char* const batch = "model { gpt2 { width: 64 } } train { batch_size: 16777216 }";
+  EXPECT_THAT(Refusal(Job(batch)), HasSubstr("activations of 16777216 windows of 8 tokens"));
+  // In parts it would fit; then that the data are too short is found.
+  EXPECT_THAT(Refusal(Job(absl::StrCat(batch, "train { micro_batch_size: 1 }"))), HasSubstr("101 windows of 8"));
+}
+
+TEST_F(LanguageTraining, AnotherOrderOfTokensIsNotResumed) {
+  v1::Job first = Job();
+  first.mutable_train()->set_steps_max(1);
+  const auto begun = harness_.Train(first, {});
+  ASSERT_TRUE(begun.status().ok()) << begun.status();
+  EXPECT_THAT(Refusal(Job("data { tokens { shuffle: false } }"), {.restore_from = begun.summary().checkpoint()}),
+              HasSubstr("data.tokens.shuffle is true in the checkpoint and false in the job"));
 }
 
 TEST_F(LanguageTraining, AnotherModelsCheckpointIsRefusedByName) {
