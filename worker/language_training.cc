@@ -27,6 +27,8 @@ namespace sparrow {
 namespace {
 
 constexpr double kGiB = 1 << 30;
+// Each epoch has windows of its own number; those of a job without an end are not counted.
+constexpr uint64_t kEpochsCountedMax = 100'000;
 
 // Where the training data stands: epochs finished, and windows of the current one consumed.
 struct TokenCursor {
@@ -221,6 +223,7 @@ class LanguageTraining final : public TrainingRun {
         resumed = absl::Now();
       }
     }
+    RETURN_IF_ERROR(CheckWeights());
     trained_for += absl::Now() - resumed;
     record_.BookTime(absl::ToDoubleSeconds(trained_for));
     const double steps = static_cast<double>(cursor_.step - first_step);
@@ -233,10 +236,22 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
+  // The loss of a step is of the weights before it: what the last one did to them is seen here, and by an evaluation.
+  absl::Status CheckWeights() {
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    const std::span<const float> weights = model_->weights();
+    const auto wrong = std::find_if(weights.begin(), weights.end(), [](float w) { return !std::isfinite(w); });
+    if (wrong == weights.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("after ", cursor_.step, " steps weight ", wrong - weights.begin(),
+                                                   " is ", *wrong, ": training has diverged; lower the learning rate"));
+  }
+
+  // 0: not known.
   uint64_t StepsTotal() const {
     const uint64_t batch = job_.train().batch_size();
     uint64_t total = cursor_.step;
     for (uint64_t epoch = cursor_.epoch; epoch < job_.train().epochs() && total < steps_end_; ++epoch) {
+      if (epoch - cursor_.epoch == kEpochsCountedMax) return 0;
       const uint64_t windows = train_->EpochWindows(epoch);
       const uint64_t done = epoch == cursor_.epoch ? cursor_.windows_in_epoch : 0;
       total += (windows - std::min(windows, done) + batch - 1) / batch;
@@ -277,6 +292,10 @@ class LanguageTraining final : public TrainingRun {
       sums[1] += static_cast<double>(batch.targets.size());
     }
     RETURN_IF_ERROR(Annotate(collective_->AllReduceSum(sums), "summing the losses of the evaluation"));
+    if (!std::isfinite(sums[0])) {
+      return absl::InvalidArgumentError(absl::StrCat("after ", cursor_.step, " steps the validation loss is ", sums[0],
+                                                     ": training has diverged; lower the learning rate"));
+    }
     evaluated_step_ = cursor_.step;
     metrics_.evaluations.Increment();
     metrics_.eval_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
