@@ -34,8 +34,8 @@
 
 namespace sparrow {
 
-// Tables of one layout and one optimizer share a cache. Each table adds to its cache an equal number of rows, as many
-// as the budget gives, or if it is bounded and smaller as many as it has.
+// Tables of one layout and one optimizer share a cache. Each table adds to its cache an equal number of slots, as many
+// as the budget gives, or if it is bounded and small half as many more than it has rows: then it is held as a whole.
 std::vector<HotRowShare> ShareHotRows(const v1::HotRows& budget, std::span<const TableSpec> tables);
 
 class HotRows final : public StepRows {

@@ -192,10 +192,10 @@ TEST(ShareHotRows, TablesOfOneLayoutShareACacheAndSmallTablesLeaveRoom) {
   EXPECT_EQ(shares[0].tables, (std::vector<uint32_t>{0, 1}));
   EXPECT_EQ(shares[1].tables, std::vector<uint32_t>{2});
   EXPECT_EQ(shares[2].tables, std::vector<uint32_t>{3});
-  // 100 and 5,000 are whole; the rest is halved; all in buckets of 128.
-  EXPECT_EQ(rows_of(shares[0]), (100u + 12'450 + 127) / 128 * 128);
-  EXPECT_EQ(rows_of(shares[1]), (12'450u + 127) / 128 * 128);
-  EXPECT_EQ(rows_of(shares[2]), 5'120u);
+  // 100 and 5,000 are whole, with half as many slots more; the rest is halved; all in buckets of 128.
+  EXPECT_EQ(rows_of(shares[0]), (150u + 11'175 + 127) / 128 * 128);
+  EXPECT_EQ(rows_of(shares[1]), (11'175u + 127) / 128 * 128);
+  EXPECT_EQ(rows_of(shares[2]), 7'552u);
   budget.set_rows(0);
   for (const HotRowShare& share : ShareHotRows(budget, tables)) EXPECT_EQ(share.bytes, 0u);
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1000}, uint64_t{1} << 20, uint64_t{1} << 40}) {
@@ -205,6 +205,24 @@ TEST(ShareHotRows, TablesOfOneLayoutShareACacheAndSmallTablesLeaveRoom) {
     EXPECT_LE(sum, bytes);
     EXPECT_GE(sum + 500, bytes) << "hashed tables take what there is";
   }
+}
+
+// What a budget beyond all rows promises.
+TEST(ShareHotRows, ATableThatFitsIsHeldAsAWhole) {
+  constexpr uint64_t kRows = 50'000;
+  const std::vector<TableSpec> tables = {Spec(4, SparseOptimizerKind::kSgd, kRows)};
+  v1::HotRows budget;
+  budget.set_rows(10 * kRows);
+  const std::vector<HotRowShare> shares = ShareHotRows(budget, tables);
+  RowCacheCpu cache({.layout = tables[0].Layout(), .bytes = shares[0].bytes, .staging_rows = 0, .batch_rows = kRows});
+  EXPECT_LT(cache.slots(), 2 * kRows);
+  std::vector<RowName> names;
+  for (uint64_t key = 0; key < kRows; ++key) names.push_back({.key = key, .table = 0});
+  const std::vector<char> records(kRows * tables[0].Layout().slot_bytes());
+  std::vector<uint32_t> slots(kRows);
+  const EvictedRows evicted = cache.Insert(names, records, {.step = 1, .oldest_in_flight = 1}, slots);
+  EXPECT_TRUE(evicted.names.empty());
+  EXPECT_TRUE(evicted.refused.empty());
 }
 
 }  // namespace
