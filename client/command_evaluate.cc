@@ -53,8 +53,8 @@ int EvaluateCommand(const Arguments& arguments, Interrupt* interrupt) {
   };
   const Usage usage{
       "sparrowctl evaluate", "CHECKPOINT",
-      "Loads a checkpoint and measures it on the test data of its job: AUC, logloss, calibration. Nothing is\n"
-      "trained or written to the checkpoint.",
+      "Loads a checkpoint and measures it on the test data of its job: AUC, logloss, calibration; of a language\n"
+      "model the validation loss. Nothing is trained or written to the checkpoint.",
       "  sparrowctl evaluate checkpoints/quickstart-job-1/step-1954 --data-root out/quickstart\n"
       "  sparrowctl evaluate CHECKPOINT --set data.test.path=tomorrow.tsv --predictions p.csv\n"};
   std::vector<std::string> positional;
@@ -68,6 +68,8 @@ int EvaluateCommand(const Arguments& arguments, Interrupt* interrupt) {
   if (!checkpoint.ok()) return FailBeforeStart(checkpoint.status(), v1::Job(), outputs);
   const absl::StatusOr<v1::Job> job = EvaluationJob(*checkpoint, sets);
   if (!job.ok()) return FailBeforeStart(job.status(), checkpoint->manifest.job(), outputs);
+  if (!predictions.empty()) status = Annotate(CheckPredicts(*job), "--predictions");
+  if (!status.ok()) return FailBeforeStart(status, *job, outputs);
 
   const std::filesystem::path directory(checkpoint->directory);
   cluster.checkpoint_root = directory.parent_path().string();

@@ -19,6 +19,7 @@ namespace {
 absl::StatusOr<uint64_t> Predict(const std::string& path, const std::vector<std::string>& sets,
                                  PredictionOptions options, const std::string& to) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpointAt(path));
+  RETURN_IF_ERROR(CheckPredicts(checkpoint.manifest.job()));
   ASSIGN_OR_RETURN(const v1::Job job, TestOnlyJob(checkpoint.manifest.job(), checkpoint.directory, sets));
   RETURN_IF_ERROR(ValidateJobForReading(job));
   const std::filesystem::path directory(checkpoint.directory);

@@ -1,6 +1,8 @@
 // sparrowctl data tokenize
 
-#include <cinttypes>
+#include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,6 +27,12 @@ struct Flags {
   std::string tokenizer;
 };
 
+// Under two names, or by a link.
+bool SameFile(const std::string& a, const std::string& b) {
+  std::error_code none;  // A file that is not there is no other.
+  return std::filesystem::equivalent(a, b, none);
+}
+
 // What is wrong with the flags together; "" if nothing is.
 std::string WrongUse(const Flags& flags) {
   const int kinds = flags.bytes + flags.characters + flags.gpt2 + !flags.tokenizer.empty();
@@ -40,8 +48,14 @@ std::string WrongUse(const Flags& flags) {
     return "--merges and --vocabulary are for --gpt2; give it, or leave them out";
   }
   if (flags.tokenize.inputs.empty()) return "--input is required; it may be repeated";
-  for (const std::string& input : flags.tokenize.inputs) {
-    if (input == flags.tokenize.out) return absl::StrCat("--input and --out are both ", input, "; name two files");
+  std::vector<std::string> read = flags.tokenize.inputs;
+  for (const std::string& file : {flags.merges, flags.vocabulary, flags.tokenizer}) {
+    if (!file.empty()) read.push_back(file);
+  }
+  for (const std::string& file : read) {
+    if (file != flags.tokenize.out && !SameFile(file, flags.tokenize.out)) continue;
+    return absl::StrCat("--out ", flags.tokenize.out, " would be written over ", file,
+                        ", which is read; name two files");
   }
   return "";
 }

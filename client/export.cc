@@ -152,7 +152,8 @@ absl::StatusOr<uint64_t> ExportDense(const std::string& from, const std::string&
     parameters.push_back({name, tensor.shape, tensor.values});
     count += tensor.values.size();
   }
-  RETURN_IF_ERROR(WriteSafetensors(to, parameters, {}));
+  // The hub's loaders of PyTorch models refuse a file that does not say so.
+  RETURN_IF_ERROR(WriteSafetensors(to, parameters, {{"format", "pt"}}));
   return count;
 }
 

@@ -151,6 +151,30 @@ ordered_json TablePart(const TableSpec& spec) {
   return json;
 }
 
+ordered_json Gpt2Part(const v1::Gpt2& gpt2) {
+  ordered_json json;
+  json["kind"] = "gpt2";
+  json["layers"] = gpt2.layers();
+  json["heads"] = gpt2.heads();
+  json["width"] = gpt2.width();
+  json["context"] = gpt2.context();
+  json["vocabulary"] = gpt2.vocabulary();
+  json["rule"] =
+      "x = wte[token] + wpe[position]; each block h.I: x = x + attention(ln_1(x)), then x = x + mlp(ln_2(x)); logits "
+      "of "
+      "the next token = ln_f(x) times wte transposed";
+  json["attention"] =
+      "c_attn gives queries, keys and values, width of each; head H has elements H * width / heads and on of each; "
+      "causal softmax of q.k / sqrt(width / heads); the heads' sums of values go through c_proj";
+  json["mlp"] = "c_proj(gelu(c_fc(x))), gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))";
+  json["layer"] = "y = x weight + bias, weight [in, out]; norms have eps 1e-5";
+  json["parameters"] =
+      "dense.safetensors: the names and shapes of the hub's GPT-2; its config: n_layer = layers, n_head = heads, "
+      "n_embd "
+      "= width, n_positions = context, vocab_size = vocabulary, activation_function = gelu_new";
+  return json;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ModelJson(const v1::Manifest& manifest) {
@@ -159,6 +183,12 @@ absl::StatusOr<std::string> ModelJson(const v1::Manifest& manifest) {
   json["format"] = 1;
   json["job"] = job.name();
   json["steps"] = manifest.step();
+  const auto text = [&] { return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n"; };
+  if (job.model().has_gpt2()) {
+    json["model"] = Gpt2Part(job.model().gpt2());
+    json["data"] = {{"format", "tokens"}};
+    return text();
+  }
   json["model"] = ModelPart(job.model());
   json["data"] = DataPart(job.data());
   json["features"] = ordered_json::array();
@@ -188,7 +218,7 @@ absl::StatusOr<std::string> ModelJson(const v1::Manifest& manifest) {
       "scale * (2 u(row, c) - 1) for uniform, scale * sqrt(-2 log(1 - u(row, 2c))) * cos(2 pi u(row, 2c + 1)) for "
       "normal, "
       "scale for constant, as float32";
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return text();
 }
 
 }  // namespace sparrow

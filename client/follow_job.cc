@@ -46,7 +46,7 @@ int FollowJob(CoordinatorLink* link, const std::string& job_id, const JobOutputs
   // The watched statuses have no loss curve.
   absl::StatusOr<v1::GetJobResponse> ended = link->GetJob(job_id);
   if (!ended.ok()) return Fail(ended.status());
-  NameSources(ended->job(), ended->mutable_status());
+  FillInFromJob(ended->job(), ended->mutable_status());
   const v1::JobStatus& status = ended->status();
   std::fputs(SummaryText(status).c_str(), stdout);
   std::fflush(stdout);
@@ -77,7 +77,7 @@ int FollowRemoteJob(CoordinatorLink* link, const std::string& job_id, const JobO
 int FailBeforeStart(const absl::Status& status, const v1::Job& job, const JobOutputs& outputs) {
   v1::JobStatus failed;
   failed.set_name(job.name());
-  NameSources(job, &failed);
+  FillInFromJob(job, &failed);
   failed.set_state(v1::JobStatus::FAILED);
   failed.set_message(std::string(status.message()));
   const int exit_status = Fail(status);

@@ -108,8 +108,16 @@ class Rows {
 
 }  // namespace
 
+absl::Status CheckPredicts(const v1::Job& job) {
+  if (!job.model().has_gpt2()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("job \"", job.name(), "\" is a language model (model.gpt2), whose data has no rows to predict; ",
+                   "sparrowctl evaluate measures its loss, sparrowctl sample writes its text"));
+}
+
 absl::StatusOr<uint64_t> WritePredictions(const v1::Job& job, const PredictionOptions& options,
                                           const std::string& path) {
+  RETURN_IF_ERROR(CheckPredicts(job));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.checkpoint_root, options.checkpoint));
   RETURN_IF_ERROR(CheckSameModel(checkpoint, job));
   const JobLayout layout = MakeJobLayout(job);

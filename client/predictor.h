@@ -18,6 +18,9 @@ struct PredictionOptions {
   std::function<bool()> cancelled;            // Polled while rows are read; true ends with Cancelled. Null: never.
 };
 
+// InvalidArgument: a checkpoint of this job predicts nothing for a row, as it is a language model's.
+absl::Status CheckPredicts(const v1::Job& job);
+
 // Writes the checkpoint's prediction for every row of job.data.test, in order, to `path` as CSV: row,label,probability.
 // The label is empty where the rows have none (data.test.unlabelled). Rows count from 0; ones that did not fit and were
 // skipped are not counted. Returns the rows written. The job is the checkpoint's, but for where its data lies.

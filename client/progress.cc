@@ -52,12 +52,12 @@ void ProgressView::Update(const v1::JobStatus& status, absl::Time now) {
     std::fprintf(out_, "%s is queued: %s\n", status.job_id().c_str(), waiting_for_.c_str());
   }
   const v1::Progress& progress = status.progress();
+  const bool tokens = CountsTokens(status);  // The first evaluation may come before the first step.
   for (; evals_shown_ < status.evals_size(); ++evals_shown_) {
     const v1::EvalResult& eval = status.evals(evals_shown_);
-    auc_ = progress.rows_are_tokens() ? TokenLossText(eval) : AucText(eval);
+    auc_ = tokens ? TokenLossText(eval) : AucText(eval);
     EndBar();
-    absl::FPrintF(out_, "evaluation after step %d: %s\n", eval.step(),
-                  progress.rows_are_tokens() ? TokenEvalText(eval) : EvalText(eval));
+    absl::FPrintF(out_, "evaluation after step %d: %s\n", eval.step(), tokens ? TokenEvalText(eval) : EvalText(eval));
   }
   if (progress.step() > 0 && progress.step() != step_shown_) {
     if (terminal_) {

@@ -130,9 +130,14 @@ JobFigures FiguresOf(const v1::JobStatus& status) {
   return figures;
 }
 
-void NameSources(const v1::Job& job, v1::JobStatus* status) {
-  if (!status->summary().sources().empty()) return;
+bool CountsTokens(const v1::JobStatus& status) {
+  return status.summary().rows_are_tokens() || status.progress().rows_are_tokens();
+}
+
+void FillInFromJob(const v1::Job& job, v1::JobStatus* status) {
   v1::Summary* summary = status->mutable_summary();
+  if (job.model().has_gpt2()) summary->set_rows_are_tokens(true);
+  if (!summary->sources().empty()) return;
   if (job.train().epochs() > 0) {
     for (const std::string& path : job.data().train().path()) summary->add_sources(AsUtf8(path));
   }
@@ -149,7 +154,7 @@ std::string SummaryText(const v1::JobStatus& status) {
   std::string text = absl::StrCat("job ", status.name(), " (", status.job_id(), ") ", StateName(status.state()), "\n");
   if (!status.message().empty()) AddLine(&text, "message", status.message());
   AddLine(&text, "source", SourcesText(summary));
-  const bool tokens = summary.rows_are_tokens() || status.progress().rows_are_tokens();
+  const bool tokens = CountsTokens(status);
   AddLine(&text, tokens ? "tokens read" : "rows read", absl::StrCat(figures.rows_read));
   AddLine(
       &text, tokens ? "tokens trained" : "rows trained",
@@ -198,7 +203,7 @@ std::string SummaryJson(const v1::JobStatus& status) {
   json["job_id"] = status.job_id();
   json["state"] = StateName(status.state());
   json["message"] = status.message();
-  json["rows_are_tokens"] = summary.rows_are_tokens() || status.progress().rows_are_tokens();
+  json["rows_are_tokens"] = CountsTokens(status);
   json["steps"] = figures.steps;
   json["steps_skipped"] = figures.steps_skipped;
   json["rows_read"] = figures.rows_read;

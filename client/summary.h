@@ -54,8 +54,12 @@ std::string TokenEvalText(const v1::EvalResult& eval);
 // The number by this format, or "-".
 std::string FigureText(const absl::FormatSpec<double>& format, std::optional<double> value);
 
-// A status that names no source, of a job that failed before its input was open, gets those that the job names.
-void NameSources(const v1::Job& job, v1::JobStatus* status);
+// Whether its rows are tokens, as a language model's are.
+bool CountsTokens(const v1::JobStatus& status);
+
+// A status of a job that failed before its input was open gets what the job itself says: the sources that it names,
+// and what its rows are.
+void FillInFromJob(const v1::Job& job, v1::JobStatus* status);
 
 // "QUEUED", "RUNNING", ...
 std::string StateName(v1::JobStatus::State state);

@@ -320,6 +320,22 @@ class Gpt2 final : public LanguageModel {
 
 }  // namespace
 
+Gpt2Floats Gpt2FloatsCpu(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t sequences) {
+  const double layers = config.layers();
+  const double width = config.width();
+  const double rows = static_cast<double>(sequences) * config.context();
+  const double kept = recompute == v1::TrainConfig::BLOCKS ? 1 : layers;
+  const double kept_cheap = recompute == v1::TrainConfig::NOTHING ? layers : 1;
+  constexpr double kMoments = 2 * sizeof(RowMoments) / sizeof(float);
+  const double row = (layers + 1) * width +               // residual_
+                     kept * (9 * width + config.heads())  // BlockActivations
+                     + kept_cheap * (6 * width + kMoments) +
+                     10 * width;  // Gradients of the residual sum, a branch, attention's output, qkv and fc.
+  const double head_rows = std::min<double>(rows, kLogitRows);
+  return {.parameters = static_cast<double>(Gpt2Layout(config).parameters.size()),
+          .activations = rows * row + head_rows * (config.vocabulary() + width)};
+}
+
 std::unique_ptr<LanguageModel> MakeGpt2(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t seed) {
   return std::make_unique<Gpt2>(config, recompute, seed);
 }

@@ -45,6 +45,14 @@ class LanguageModel : public DenseParameters {
   virtual void NextLogits(std::span<const uint16_t> tokens, std::span<float> logits /*[vocabulary]*/) = 0;
 };
 
+// What MakeGpt2's model has in memory: of each parameter a weight and a gradient, and `activations` as soon as it was
+// trained on so many sequences of its context at once. In double, since what is asked for may be of any size.
+struct Gpt2Floats {
+  double parameters = 0;
+  double activations = 0;
+};
+Gpt2Floats Gpt2FloatsCpu(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t sequences);
+
 // On the CPU, in float32, with initial weights that are a pure function of (seed, parameter name, element). REQUIRES:
 // the fields of `config` are in their ranges (worker/job_check.h).
 std::unique_ptr<LanguageModel> MakeGpt2(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t seed);

@@ -176,7 +176,7 @@ v1::Job MeaningOf(const v1::Job& job) {
       *data->mutable_dlrm_npy() = job.data().dlrm_npy();
       break;
     case v1::DataConfig::kTokens:
-      data->mutable_tokens();
+      *data->mutable_tokens() = job.data().tokens();  // The order in which an epoch has been read so far.
       break;
     case v1::DataConfig::FORMAT_NOT_SET:
       break;

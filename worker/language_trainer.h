@@ -5,6 +5,7 @@
 // it (worker/language_training.h) knows no device.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -37,11 +38,11 @@ class LanguageTrainer {
   };
   // This worker's part of a step, micro batch by micro batch; then gradients are summed over all workers, divided by
   // the targets of all, clipped and applied, the same on each. A batch without sequences is legal; a step without any
-  // changes nothing. InvalidArgument: the loss or the norm is not finite; nothing has changed. Errors of the
-  // collective.
+  // changes nothing. InvalidArgument: the loss or the norm is not finite; nothing has changed. Cancelled: stopped
+  // before anything was reduced. Errors of the collective.
   virtual absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) = 0;
 
-  // The sum of cross-entropies of this worker's sequences alone, without dropout.
+  // The sum of cross-entropies of this worker's sequences alone, without dropout. Cancelled: stopped.
   virtual absl::StatusOr<double> Loss(const Sequences& batch) = 0;
 
   // Afterwards the model and the optimizer that the trainer was made with are as trained.
@@ -54,6 +55,8 @@ struct LanguageTrainerParts {
   DenseOptimizer* optimizer = nullptr;
   std::optional<double> clip_norm;  // TrainConfig.clip_norm.
   uint64_t micro_batch_size = 1;    // Sequences at a time, in training and otherwise. REQUIRES: > 0.
+  // Asked before each micro batch, as a batch may take minutes; true ends it with Cancelled. Null: never.
+  std::function<bool()> stop = nullptr;
 };
 
 std::unique_ptr<LanguageTrainer> MakeCpuLanguageTrainer(const LanguageTrainerParts& parts);

@@ -23,9 +23,9 @@ class CpuLanguageTrainer final : public LanguageTrainer {
     const std::span<float> gradients = parts_.model->gradients();
     std::ranges::fill(gradients, 0.0f);
     double loss = 0;
-    ForEachMicroBatch(batch, [&](const Sequences& part, uint64_t first) {
+    RETURN_IF_ERROR(ForEachMicroBatch(batch, [&](const Sequences& part, uint64_t first) {
       loss += parts_.model->ForwardBackward(part, {.step = step.step, .first_sequence = step.first_sequence + first});
-    });
+    }));
     const absl::Time computed = absl::Now();
     result.forward_seconds = absl::ToDoubleSeconds(computed - start);
 
@@ -54,25 +54,28 @@ class CpuLanguageTrainer final : public LanguageTrainer {
 
   absl::StatusOr<double> Loss(const Sequences& batch) override {
     double loss = 0;
-    ForEachMicroBatch(batch, [&](const Sequences& part, uint64_t) { loss += parts_.model->Loss(part); });
+    RETURN_IF_ERROR(
+        ForEachMicroBatch(batch, [&](const Sequences& part, uint64_t) { loss += parts_.model->Loss(part); }));
     return loss;
   }
 
   absl::Status CopyToModel() override { return absl::OkStatus(); }
 
  private:
-  // Calls body(part, number of its first sequence) for each micro batch in turn.
+  // Calls body(part, number of its first sequence) for each micro batch in turn. Cancelled: not for all.
   template <typename Body>
-  void ForEachMicroBatch(const Sequences& batch, const Body& body) const {
+  absl::Status ForEachMicroBatch(const Sequences& batch, const Body& body) const {
     const uint64_t count = static_cast<uint64_t>(batch.count());
     const uint64_t length = static_cast<uint64_t>(batch.length);
     for (uint64_t first = 0; first < count; first += parts_.micro_batch_size) {
+      if (parts_.stop && parts_.stop()) return absl::CancelledError("training was stopped");
       const uint64_t n = std::min(parts_.micro_batch_size, count - first);
       body(Sequences{.tokens = batch.tokens.subspan(first * length, n * length),
                      .targets = batch.targets.subspan(first * length, n * length),
                      .length = batch.length},
            first);
     }
+    return absl::OkStatus();
   }
 
   const LanguageTrainerParts parts_;

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "dense/schedule.h"
@@ -23,6 +25,10 @@
 
 namespace sparrow {
 namespace {
+
+constexpr double kGiB = 1 << 30;
+// Each epoch has windows of its own number; those of a job without an end are not counted.
+constexpr uint64_t kEpochsCountedMax = 100'000;
 
 // Where the training data stands: epochs finished, and windows of the current one consumed.
 struct TokenCursor {
@@ -77,8 +83,34 @@ class LanguageTraining final : public TrainingRun {
   bool IsFirst() const { return in_.task.rank() == 0; }
   bool WillSave() const { return train_ != nullptr && job_.checkpoint().at_end(); }
 
+  // Windows that this worker takes at once.
+  uint64_t MicroBatch() const {
+    const v1::TrainConfig& train = job_.train();
+    const uint64_t part = (train.batch_size() + in_.task.workers() - 1) / in_.task.workers();
+    return train.has_micro_batch_size() ? std::min<uint64_t>(train.micro_batch_size(), part) : part;
+  }
+
+  // What cannot fit into this machine ends the job, and not the worker.
+  absl::Status CheckMemory() const {
+    const v1::TrainConfig& train = job_.train();
+    const v1::Gpt2& gpt2 = job_.model().gpt2();
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> small, MakeDenseOptimizer(train.optimizer(), 1));
+    const Gpt2Floats floats = Gpt2FloatsCpu(gpt2, train.recompute(), MicroBatch());
+    const double parameters = floats.parameters * sizeof(float) * (2 + static_cast<double>(small->states().size()));
+    const double activations = floats.activations * sizeof(float);
+    const uint64_t available = AvailableMemoryBytes();
+    if (parameters + activations <= static_cast<double>(available)) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "model.gpt2 of %.0f parameters needs %.1f GiB for weights, gradients and optimizer + %.1f GiB for the "
+        "activations of %d windows of %d tokens, and this machine has %.1f GiB available; lower "
+        "train.micro_batch_size, set train.recompute to BLOCKS, or take a smaller model",
+        floats.parameters, parameters / kGiB, activations / kGiB, MicroBatch(), gpt2.context(),
+        static_cast<double>(available) / kGiB));
+  }
+
   absl::Status MakeTrainer() {
     const v1::TrainConfig& train = job_.train();
+    RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), model_->weights().size(), model_->decayed()));
     if (!in_.task.restore_from().empty()) {
@@ -90,10 +122,10 @@ class LanguageTraining final : public TrainingRun {
       const v1::Manifest& manifest = checkpoint_->manifest;
       cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .windows_in_epoch = manifest.rows_in_epoch()};
     }
-    const uint64_t part = (train.batch_size() + in_.task.workers() - 1) / in_.task.workers();
     LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
-    parts.micro_batch_size = train.has_micro_batch_size() ? std::min<uint64_t>(train.micro_batch_size(), part) : part;
+    parts.micro_batch_size = MicroBatch();
+    parts.stop = [this] { return stop_->stopped(); };
     trainer_ = MakeCpuLanguageTrainer(parts);
     return absl::OkStatus();
   }
@@ -191,6 +223,7 @@ class LanguageTraining final : public TrainingRun {
         resumed = absl::Now();
       }
     }
+    RETURN_IF_ERROR(CheckWeights());
     trained_for += absl::Now() - resumed;
     record_.BookTime(absl::ToDoubleSeconds(trained_for));
     const double steps = static_cast<double>(cursor_.step - first_step);
@@ -203,10 +236,22 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
+  // The loss of a step is of the weights before it: what the last one did to them is seen here, and by an evaluation.
+  absl::Status CheckWeights() {
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    const std::span<const float> weights = model_->weights();
+    const auto wrong = std::find_if(weights.begin(), weights.end(), [](float w) { return !std::isfinite(w); });
+    if (wrong == weights.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("after ", cursor_.step, " steps weight ", wrong - weights.begin(),
+                                                   " is ", *wrong, ": training has diverged; lower the learning rate"));
+  }
+
+  // 0: not known.
   uint64_t StepsTotal() const {
     const uint64_t batch = job_.train().batch_size();
     uint64_t total = cursor_.step;
     for (uint64_t epoch = cursor_.epoch; epoch < job_.train().epochs() && total < steps_end_; ++epoch) {
+      if (epoch - cursor_.epoch == kEpochsCountedMax) return 0;
       const uint64_t windows = train_->EpochWindows(epoch);
       const uint64_t done = epoch == cursor_.epoch ? cursor_.windows_in_epoch : 0;
       total += (windows - std::min(windows, done) + batch - 1) / batch;
@@ -247,6 +292,10 @@ class LanguageTraining final : public TrainingRun {
       sums[1] += static_cast<double>(batch.targets.size());
     }
     RETURN_IF_ERROR(Annotate(collective_->AllReduceSum(sums), "summing the losses of the evaluation"));
+    if (!std::isfinite(sums[0])) {
+      return absl::InvalidArgumentError(absl::StrCat("after ", cursor_.step, " steps the validation loss is ", sums[0],
+                                                     ": training has diverged; lower the learning rate"));
+    }
     evaluated_step_ = cursor_.step;
     metrics_.evaluations.Increment();
     metrics_.eval_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));

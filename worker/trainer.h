@@ -59,9 +59,9 @@ struct TrainTask {
 // rows_read, rows_trained, rows_skipped and seconds are of this run, steps counts from the beginning of the job that
 // was resumed, if one was.
 //
-// With task.restore_from the run goes on from that checkpoint: same tables, features, model and seed, else it is
-// refused by name; epochs, steps_max, batch size, learning rate schedule and files may differ. Where nothing is left to
-// train (or train.epochs is 0) it evaluates, and the checkpoint of the summary is the one that was resumed.
+// With task.restore_from the run goes on from that checkpoint: same tables, features, model, seed and order of tokens,
+// else it is refused by name; epochs, steps_max, batch size, learning rate schedule and files may differ. Where nothing
+// is left to train (or train.epochs is 0) it evaluates, and the checkpoint of the summary is the one that was resumed.
 //
 // Errors name the file, field or server, and are one line. Cancelled: `stop` was given. Unavailable: a server or
 // another worker has gone, which may be the consequence of an error elsewhere. `about_to_fail` is called before

@@ -23,6 +23,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 RunResult Ctl(std::vector<std::string> arguments, const std::string& directory = "") {
@@ -182,6 +183,10 @@ INSTANTIATE_TEST_SUITE_P(
                  {"data", "tokenize", "--out", "short.tsv", "--input", "short.tsv", "--bytes"},
                  2,
                  "name two files"},
+        WrongUse{"TokenizeOntoItselfByAnotherName",
+                 {"data", "tokenize", "--out", "./short.tsv", "--input", "short.tsv", "--bytes"},
+                 2,
+                 "--out ./short.tsv would be written over short.tsv"},
         WrongUse{"TokenizeWhatIsNotThere",
                  {"data", "tokenize", "--out", "x", "--input", "none", "--characters"},
                  1,
@@ -238,6 +243,46 @@ TEST(Sparrowctl, TextsBecomeTokensThatALanguageModelsJobTakes) {
   EXPECT_EQ(wrong.status, 1);
   EXPECT_THAT(wrong.err, AllOf(HasSubstr("a.bin: token 2 is 15"), HasSubstr("expected less than 15")));
   ExpectOneLine(wrong);
+}
+
+TEST(Sparrowctl, ALanguageModelIsEvaluatedAndExportedAndPredictsNoRows) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(WriteFileAtomically(directory.File("a.txt"), std::string(200, 'a') + std::string(200, 'b')).ok());
+  ASSERT_EQ(Ctl({"data", "tokenize", "--characters", "--input", "a.txt", "--out", "a.bin"}, directory.path()).status,
+            0);
+  ASSERT_TRUE(WriteFileAtomically(directory.File("job"),
+                                  "name: \"a\" data { train { path: \"a.bin\" } test { path: \"a.bin\" } tokens {} }\n"
+                                  "model { gpt2 { layers: 1 heads: 1 width: 8 context: 4 vocabulary: 2 } }\n"
+                                  "train { batch_size: 8 steps_max: 2 optimizer { learning_rate: 0.1 adamw {} } }\n")
+                  .ok());
+  const RunResult run = Ctl({"run", "job"}, directory.path());
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::string checkpoint = "checkpoints/a-job-1/step-2";
+
+  const RunResult evaluate = Ctl({"evaluate", checkpoint}, directory.path());
+  EXPECT_EQ(evaluate.status, 0) << evaluate.err;
+  EXPECT_THAT(evaluate.out, AllOf(HasSubstr("evaluation after step 2: validation loss "), HasSubstr(" on 396 tokens\n"),
+                                  Not(HasSubstr("AUC"))));
+  const RunResult rows = Ctl({"evaluate", checkpoint, "--predictions", "p.csv"}, directory.path());
+  EXPECT_EQ(rows.status, 1);
+  EXPECT_THAT(rows.out, Not(HasSubstr("evaluation"))) << "refused before the work";
+  const RunResult predict =
+      Ctl({"predict", checkpoint, "--set", "data.test.unlabelled=true", "--to", "p.csv"}, directory.path());
+  EXPECT_EQ(predict.status, 1);
+  for (const RunResult& refused : {rows, predict}) {
+    EXPECT_THAT(refused.err,
+                HasSubstr("job \"a\" is a language model (model.gpt2), whose data has no rows to predict"));
+    ExpectOneLine(refused);
+  }
+
+  const RunResult exported = Ctl({"export", checkpoint, "--to", "out"}, directory.path());
+  EXPECT_EQ(exported.status, 0) << exported.err;
+  const nlohmann::json json = nlohmann::json::parse(*ReadFile(directory.File("out/model.json")));
+  EXPECT_EQ(json["model"]["kind"], "gpt2");
+  EXPECT_EQ(json["model"]["context"], 4);
+  EXPECT_EQ(json["data"], nlohmann::json({{"format", "tokens"}}));
+  EXPECT_FALSE(json.contains("features"));
+  EXPECT_THAT(*ReadFile(directory.File("out/dense.safetensors")), HasSubstr("\"__metadata__\":{\"format\":\"pt\"}"));
 }
 
 TEST(Sparrowctl, AJobThatFailsWritesItsJson) {

@@ -13,6 +13,7 @@
 namespace sparrow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -181,8 +182,8 @@ TEST(Summary, AFailedJobNamesTheSourcesItOpenedOrElseThoseOfTheJob) {
   job.mutable_data()->mutable_train()->add_path("*.tsv");
   job.mutable_data()->mutable_test()->add_path("*.tsv");
   job.mutable_data()->mutable_test()->add_path("t.tsv");
-  NameSources(job, &failed);
-  NameSources(job, &opened);
+  FillInFromJob(job, &failed);
+  FillInFromJob(job, &opened);
   EXPECT_THAT(SummaryText(failed), HasSubstr("source         *.tsv, t.tsv\n"));
   EXPECT_THAT(SummaryText(opened), HasSubstr("source         /data/a.tsv\n"));
   EXPECT_EQ(nlohmann::json::parse(SummaryJson(opened))["sources"], nlohmann::json({"/data/a.tsv"}));
@@ -191,6 +192,16 @@ TEST(Summary, AFailedJobNamesTheSourcesItOpenedOrElseThoseOfTheJob) {
     EXPECT_THAT(SummaryText(status), HasSubstr("rows trained   64\n"));
     EXPECT_THAT(SummaryText(status), HasSubstr("train loss     0.50000\n"));
   }
+}
+
+TEST(Summary, ALanguageModelsJobThatFailedBeforeItsFirstStepSpeaksOfTokens) {
+  v1::Job job;
+  job.mutable_model()->mutable_gpt2();
+  v1::JobStatus failed;
+  failed.set_state(v1::JobStatus::FAILED);
+  FillInFromJob(job, &failed);
+  EXPECT_THAT(SummaryText(failed), AllOf(HasSubstr("tokens read    0\n"), HasSubstr("tokens/s       -\n")));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(failed))["rows_are_tokens"], true);
 }
 
 TEST(Summary, FiguresOfAFinishedJobAreItsSummarys) {
@@ -254,6 +265,16 @@ TEST_F(ProgressTest, PlainLinesComeEveryTwoSecondsAndWithEachEvaluation) {
   EXPECT_THAT(shown, HasSubstr("step 30/"));
   EXPECT_THAT(shown, HasSubstr("evaluation after step 40: AUC 0.7000, logloss 0.60000"));
   EXPECT_THAT(shown, Not(HasSubstr("\r")));
+}
+
+TEST_F(ProgressTest, ALanguageModelThatIsOnlyEvaluatedHasAValidationLoss) {
+  v1::JobStatus status;
+  status.mutable_summary()->set_rows_are_tokens(true);
+  v1::EvalResult* eval = status.add_evals();
+  eval->set_step(50);
+  eval->set_rows(640);
+  eval->set_loss(1.5);
+  EXPECT_EQ(Show(false, {status}), "evaluation after step 50: validation loss 1.5000 on 640 tokens\n");
 }
 
 TEST_F(ProgressTest, StepsThatChangedNothingAreCounted) {

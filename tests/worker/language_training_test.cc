@@ -17,6 +17,7 @@
 namespace sparrow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 13;
@@ -170,6 +171,21 @@ TEST_F(LanguageTraining, DivergedTrainingFailsAndSavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(harness_.checkpoint_root() + "/walk-job-1"));
 }
 
+// No step comes behind it that would find its loss not finite.
+TEST_F(LanguageTraining, DivergedInTheLastStepFailsAndSavesNothing) {
+  const char* const one_step = "train { steps_max: 1 optimizer { learning_rate: 1e30 } schedule { warmup_steps: 0 } } ";
+  const auto evaluated = harness_.Train(Job(one_step), {.workers = 2});
+  EXPECT_THAT(std::string(evaluated.status().message()),
+              HasSubstr("after 1 steps the validation loss is nan: training has diverged"));
+  v1::Job job = Job(one_step);
+  job.mutable_data()->clear_test();
+  job.mutable_eval()->clear_every_steps();
+  job.mutable_train()->mutable_optimizer()->set_learning_rate(1e39);
+  const auto alone = harness_.Train(job, {});
+  EXPECT_THAT(std::string(alone.status().message()), HasSubstr("inf: training has diverged"));
+  EXPECT_FALSE(std::filesystem::exists(harness_.checkpoint_root() + "/walk-job-1"));
+}
+
 // A worker that has loaded something else, or drifted.
 TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
   const auto result =
@@ -187,6 +203,34 @@ TEST_F(LanguageTraining, WhatDoesNotFitIsRefusedAtTheStart) {
   EXPECT_THAT(Refusal(Job("data { test { path: \"none.bin\" } }")), HasSubstr("none.bin"));
   EXPECT_THAT(Refusal(Job(), {.workers = 8}), HasSubstr("8"));
   EXPECT_THAT(Refusal(Job("tables { name: \"t\" }")), HasSubstr("tables"));
+}
+
+// Of the job, by its figures; the worker goes on.
+TEST_F(LanguageTraining, WhatNoMachineHasTheMemoryForIsRefused) {
+  EXPECT_THAT(Refusal(Job("model { gpt2 { layers: 1024 width: 65536 } }")),
+              AllOf(HasSubstr("model.gpt2 of 52777432055808 parameters needs "), HasSubstr("a smaller model")));
+  const char* const batch = "model { gpt2 { width: 64 } } train { batch_size: 16777216 }";
+  EXPECT_THAT(Refusal(Job(batch)), HasSubstr("activations of 16777216 windows of 8 tokens"));
+  // In parts it would fit; then that the data are too short is found.
+  EXPECT_THAT(Refusal(Job(absl::StrCat(batch, "train { micro_batch_size: 1 }"))), HasSubstr("101 windows of 8"));
+}
+
+TEST_F(LanguageTraining, WithoutAnEndItTrainsUntilItIsStopped) {
+  v1::Job job = Job("train { epochs: 4294967295 }");
+  StopSignal stop;
+  const auto result = harness_.Train(job, {.on_progress = [&](const v1::Progress&) { stop.Stop(); }, .stop = &stop});
+  EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
+  EXPECT_EQ(result.recorder.last_progress.step(), 1u);
+  EXPECT_EQ(result.recorder.last_progress.steps_total(), 0u) << "not known";
+}
+
+TEST_F(LanguageTraining, AnotherOrderOfTokensIsNotResumed) {
+  v1::Job first = Job();
+  first.mutable_train()->set_steps_max(1);
+  const auto begun = harness_.Train(first, {});
+  ASSERT_TRUE(begun.status().ok()) << begun.status();
+  EXPECT_THAT(Refusal(Job("data { tokens { shuffle: false } }"), {.restore_from = begun.summary().checkpoint()}),
+              HasSubstr("data.tokens.shuffle is true in the checkpoint and false in the job"));
 }
 
 TEST_F(LanguageTraining, AnotherModelsCheckpointIsRefusedByName) {
