@@ -1,8 +1,9 @@
 #ifndef SPARROW_DENSE_GELU_H_
 #define SPARROW_DENSE_GELU_H_
 
-// GELU in its tanh form (Hendrycks and Gimpel, 2016), as GPT-2 has it: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715
-// x^3))). Both halves compile it.
+// GELU in its tanh form (Hendrycks and Gimpel, 2016), as GPT-2 has it: 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x +
+// 0.044715 x^3), which is x / (1 + exp(-2 u)): one exponential, and nothing cancels where x is far below 0. Both halves
+// compile it.
 
 #include <cmath>
 
@@ -11,15 +12,15 @@
 
 namespace sparrow {
 
-inline constexpr float kGeluScale = 0.7978845608028654f;  // sqrt(2 / pi)
+inline constexpr float kGeluScale = 2 * 0.7978845608028654f;  // 2 sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715f;
 
 SPARROW_HOST_DEVICE inline float GeluOf(float x) {
-  return 0.5f * x * (1 + std::tanh(kGeluScale * (x + kGeluCubic * x * x * x)));
+  return x / (1 + std::exp(-kGeluScale * (x + kGeluCubic * x * x * x)));
 }
 SPARROW_HOST_DEVICE inline float GeluDerivativeOf(float x) {
-  const float t = std::tanh(kGeluScale * (x + kGeluCubic * x * x * x));
-  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluScale * (1 + 3 * kGeluCubic * x * x);
+  const float share = 1 / (1 + std::exp(-kGeluScale * (x + kGeluCubic * x * x * x)));
+  return share * (1 + x * (1 - share) * kGeluScale * (1 + 3 * kGeluCubic * x * x));
 }
 
 void GeluForwardCpu(ConstMatrix x /*[n, m]*/, Matrix y /*[n, m]*/);

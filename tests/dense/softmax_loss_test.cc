@@ -53,7 +53,8 @@ TEST(SoftmaxLoss, LargeLogitsDoNotOverflowAndNanIsSeen) {
 
 TEST(Gelu, EqualsDoubleReferenceAndItsDerivative) {
   std::vector<float> x;
-  for (float v = -6; v < 6; v += 0.37f) x.push_back(v);
+  for (float v = -12; v < 12; v += 0.37f) x.push_back(v);
+  for (const float v : {0.0f, -0.0f, 60.0f, -60.0f, 1e-30f}) x.push_back(v);
   const int64_t n = static_cast<int64_t>(x.size());
   std::vector<float> y(n), gradients(n, 2.0f);
   GeluForwardCpu(AsMatrix(std::span(x), n, 1), AsMatrix(std::span(y), n, 1));
