@@ -230,6 +230,7 @@ class LanguageTraining final : public TrainingRun {
     for (const StepPart part :
          {StepPart::kLoad, StepPart::kForward, StepPart::kBackward, StepPart::kAllReduce, StepPart::kOptimizer}) {
       const size_t i = static_cast<size_t>(part);
+      if (part == StepPart::kBackward && seconds_[i] == 0) continue;  // One with forward.
       (*record_.summary().mutable_step_seconds())[kStepPartNames[i]] = steps > 0 ? seconds_[i] / steps : 0;
     }
     trained_ = cursor_.step > first_step;
