@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -241,6 +242,19 @@ absl::Status ReadNumber(const LoadedSafetensors& loaded, const std::string& path
   return absl::DataLossError(absl::StrCat(path, ": its metadata has no number \"", name, "\""));
 }
 
+// Makes the directory of a new checkpoint under `root` and returns its path relative to it.
+absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
+                                                      const std::string& job_id, uint64_t step) {
+  for (int attempt = 1;; ++attempt) {
+    const std::string relative = absl::StrCat(JobDirectory(job_name, job_id, attempt), "/step-", step);
+    const fs::path directory = fs::path(root) / relative;
+    RETURN_IF_ERROR(MakeDirectories(directory.parent_path().string()));
+    std::error_code error;
+    if (fs::create_directory(directory, error)) return relative;
+    if (error) return ErrnoStatus(error.value(), "create the directory", directory.string());
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& root, const std::string& path) {
@@ -320,16 +334,24 @@ absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, Den
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
-                                                      const std::string& job_id, uint64_t step) {
-  for (int attempt = 1;; ++attempt) {
-    const std::string relative = absl::StrCat(JobDirectory(job_name, job_id, attempt), "/step-", step);
-    const fs::path directory = fs::path(root) / relative;
-    RETURN_IF_ERROR(MakeDirectories(directory.parent_path().string()));
-    std::error_code error;
-    if (fs::create_directory(directory, error)) return relative;
-    if (error) return ErrnoStatus(error.value(), "create the directory", directory.string());
-  }
+DataCursor CursorOf(const v1::Manifest& manifest) {
+  return {.step = manifest.step(), .epoch = manifest.epoch(), .rows_in_epoch = manifest.rows_in_epoch()};
+}
+
+absl::StatusOr<std::string> SaveCheckpoint(const std::string& root, const v1::Job& job, const std::string& job_id,
+                                           const DataCursor& cursor, PutFiles put) {
+  ASSIGN_OR_RETURN(const std::string relative, CreateCheckpointDirectory(root, job.name(), job_id, cursor.step));
+  ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(root, relative));
+  v1::Manifest manifest;
+  manifest.set_format(kCheckpointFormat);
+  *manifest.mutable_job() = job;
+  manifest.set_step(cursor.step);
+  manifest.set_epoch(cursor.epoch);
+  manifest.set_rows_in_epoch(cursor.rows_in_epoch);
+  RETURN_IF_ERROR(put(relative, directory, &manifest));
+  manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
+  RETURN_IF_ERROR(WriteManifest(directory, manifest));
+  return directory;
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointPlace>> CheckpointPlace::Prepare(const std::string& root,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "dense/dense_optimizer.h"
 #include "dense/dense_parameters.h"
@@ -52,10 +53,30 @@ absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job);
 absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
                        LossScaler* scaler);
 
-// Makes the directory of a new checkpoint under `root` and returns its path relative to it. A directory that is there
-// is never used again: a dot and a number are put after the job id.
-absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
-                                                      const std::string& job_id, uint64_t step);
+// Where training stands: steps done, epochs finished, and rows (of a language model: windows) of the present epoch
+// consumed. A checkpoint holds it in its manifest.
+struct DataCursor {
+  uint64_t step = 0;
+  uint64_t epoch = 0;
+  uint64_t rows_in_epoch = 0;
+
+  // A step is done, after which so many rows of its epoch are consumed: all of them, if it was the `last_in_epoch`.
+  void Pass(uint64_t done_step, uint64_t its_epoch, uint64_t rows, bool last_in_epoch) {
+    step = done_step + 1;
+    epoch = last_in_epoch ? its_epoch + 1 : its_epoch;
+    rows_in_epoch = last_in_epoch ? 0 : rows;
+  }
+};
+DataCursor CursorOf(const v1::Manifest& manifest);
+
+// Makes a new checkpoint of the job and returns its directory, absolute. A directory that is there is never used again:
+// a dot and a number are put after the job id. `put` writes the files into the directory,
+// which it gets relative to `root` and absolute, and names them in the manifest, which has job and cursor; the manifest
+// is written after it.
+using PutFiles =
+    absl::FunctionRef<absl::Status(const std::string& relative, const std::string& directory, v1::Manifest* manifest)>;
+absl::StatusOr<std::string> SaveCheckpoint(const std::string& root, const v1::Job& job, const std::string& job_id,
+                                           const DataCursor& cursor, PutFiles put);
 
 // The directory of a job's checkpoints, made before the first step, so that a root that cannot be used is found before
 // anything is trained for it. Not thread-safe.

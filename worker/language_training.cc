@@ -30,13 +30,6 @@ constexpr double kGiB = 1 << 30;
 // Each epoch has windows of its own number; those of a job without an end are not counted.
 constexpr uint64_t kEpochsCountedMax = 100'000;
 
-// Where the training data stands: epochs finished, and windows of the current one consumed.
-struct TokenCursor {
-  uint64_t step = 0;
-  uint64_t epoch = 0;
-  uint64_t windows_in_epoch = 0;
-};
-
 Sequences SequencesOf(const TokenBatch& batch, uint32_t context) {
   return {.tokens = batch.tokens, .targets = batch.targets, .length = context};
 }
@@ -119,8 +112,7 @@ class LanguageTraining final : public TrainingRun {
       RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, CheckpointFiles::kDense));
       RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), train.epochs() > 0 ? optimizer_.get() : nullptr,
                                 /*scaler=*/nullptr));
-      const v1::Manifest& manifest = checkpoint_->manifest;
-      cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .windows_in_epoch = manifest.rows_in_epoch()};
+      cursor_ = CursorOf(checkpoint_->manifest);
     }
     LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
@@ -143,27 +135,21 @@ class LanguageTraining final : public TrainingRun {
   absl::Status OpenTokens() {
     const v1::TrainConfig& train = job_.train();
     steps_end_ = train.has_steps_max() ? train.steps_max() : std::numeric_limits<uint64_t>::max();
-    std::vector<std::string> files;
     if (cursor_.epoch < train.epochs() && cursor_.step < steps_end_) {
       TokenBatchesOptions options = OfThisWorker(TrainingTokens(job_));
       options.first_step = cursor_.step;
       options.first_epoch = cursor_.epoch;
-      options.first_window_in_epoch = cursor_.windows_in_epoch;
+      options.first_window_in_epoch = cursor_.rows_in_epoch;
       auto opened = TokenBatches::Open(options);
       if (!opened.ok()) return Annotate(opened.status(), "data.train");
       train_ = std::move(*opened);
-      files = train_->files();
+      record_.AddSources(train_->files());
     }
     if (job_.data().has_test()) {
       test_ = OfThisWorker(EvaluationTokens(job_));
       const auto opened = TokenBatches::Open(*test_);
       if (!opened.ok()) return Annotate(opened.status(), "data.test");
-      files.insert(files.end(), (*opened)->files().begin(), (*opened)->files().end());
-    }
-    for (const std::string& file : files) {
-      const std::string name = AsUtf8(file);
-      const auto& named = record_.summary().sources();
-      if (std::find(named.begin(), named.end(), name) == named.end()) record_.summary().add_sources(name);
+      record_.AddSources((*opened)->files());
     }
     return absl::OkStatus();
   }
@@ -254,16 +240,14 @@ class LanguageTraining final : public TrainingRun {
     for (uint64_t epoch = cursor_.epoch; epoch < job_.train().epochs() && total < steps_end_; ++epoch) {
       if (epoch - cursor_.epoch == kEpochsCountedMax) return 0;
       const uint64_t windows = train_->EpochWindows(epoch);
-      const uint64_t done = epoch == cursor_.epoch ? cursor_.windows_in_epoch : 0;
+      const uint64_t done = epoch == cursor_.epoch ? cursor_.rows_in_epoch : 0;
       total += (windows - std::min(windows, done) + batch - 1) / batch;
     }
     return std::min(total, steps_end_);
   }
 
   void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total) {
-    cursor_.step = batch.step + 1;
-    cursor_.epoch = batch.last_in_epoch ? batch.epoch + 1 : batch.epoch;
-    cursor_.windows_in_epoch = batch.last_in_epoch ? 0 : batch.windows_in_epoch;
+    cursor_.Pass(batch.step, batch.epoch, batch.windows_in_epoch, batch.last_in_epoch);
     record_.Book({.step = batch.step,
                   .epoch = batch.epoch,
                   .steps_total = steps_total,
@@ -317,26 +301,20 @@ class LanguageTraining final : public TrainingRun {
     RETURN_IF_ERROR(CheckEqual("after the last step"));
     record_.summary().set_steps(cursor_.step);
     if (!IsFirst()) return absl::OkStatus();
-    if (trained_ && job_.checkpoint().at_end()) return SaveCheckpoint();
+    if (trained_ && job_.checkpoint().at_end()) return Save();
     if (checkpoint_.has_value()) record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
     return absl::OkStatus();
   }
 
-  absl::Status SaveCheckpoint() {
+  // The model is as trained: CheckEqual has copied it.
+  absl::Status Save() {
     const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(const std::string relative,
-                     CreateCheckpointDirectory(in_.checkpoint_root, job_.name(), in_.task.job_id(), cursor_.step));
-    ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(in_.checkpoint_root, relative));
-    RETURN_IF_ERROR(trainer_->CopyToModel());
-    v1::Manifest manifest;
-    manifest.set_format(kCheckpointFormat);
-    *manifest.mutable_job() = job_;
-    manifest.set_step(cursor_.step);
-    manifest.set_epoch(cursor_.epoch);
-    manifest.set_rows_in_epoch(cursor_.windows_in_epoch);
-    ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), /*scaler=*/nullptr));
-    manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
-    RETURN_IF_ERROR(WriteManifest(directory, manifest));
+    const auto put = [&](const std::string&, const std::string& directory, v1::Manifest* manifest) -> absl::Status {
+      ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), /*scaler=*/nullptr));
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(const std::string directory,
+                     SaveCheckpoint(in_.checkpoint_root, job_, in_.task.job_id(), cursor_, put));
     record_.summary().set_checkpoint(AsUtf8(directory));
     metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
     return absl::OkStatus();
@@ -359,7 +337,7 @@ class LanguageTraining final : public TrainingRun {
   std::unique_ptr<CheckpointPlace> checkpoint_place_;
   std::unique_ptr<Collective> collective_;
 
-  TokenCursor cursor_;
+  DataCursor cursor_;  // Its rows are windows.
   uint64_t steps_end_ = 0;
   bool trained_ = false;
   std::optional<uint64_t> evaluated_step_;

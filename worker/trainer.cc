@@ -34,13 +34,6 @@
 namespace sparrow {
 namespace {
 
-// Where the training data stands: epochs finished, and rows of the current one consumed.
-struct DataCursor {
-  uint64_t step = 0;
-  uint64_t epoch = 0;
-  uint64_t rows_in_epoch = 0;
-};
-
 class Training final : public TrainingRun {
  public:
   Training(TrainTask task, const WorkerMetrics& metrics, TrainObserver* observer, StopSignal* stop)
@@ -135,8 +128,7 @@ class Training final : public TrainingRun {
     // Nothing is trained without epochs, so another optimizer than the checkpoint's does no harm then.
     RETURN_IF_ERROR(
         LoadDense(*checkpoint_, model_.get(), job_.train().epochs() > 0 ? optimizer_.get() : nullptr, Scaler()));
-    const v1::Manifest& manifest = checkpoint_->manifest;
-    cursor_ = {.step = manifest.step(), .epoch = manifest.epoch(), .rows_in_epoch = manifest.rows_in_epoch()};
+    cursor_ = CursorOf(checkpoint_->manifest);
     return absl::OkStatus();
   }
 
@@ -176,12 +168,7 @@ class Training final : public TrainingRun {
         ReaderOptions(job_.data().test(), job_.eval().batch_size()));
     if (!evaluator.ok()) return Annotate(evaluator.status(), "data.test");
     evaluator_ = std::move(*evaluator);
-    for (const std::string& file : evaluator_->files()) {
-      const std::string name = AsUtf8(file);
-      if (std::find(summary_.sources().begin(), summary_.sources().end(), name) == summary_.sources().end()) {
-        summary_.add_sources(name);
-      }
-    }
+    record_.AddSources(evaluator_->files());
     return absl::OkStatus();
   }
 
@@ -324,9 +311,7 @@ class Training final : public TrainingRun {
 
   // Takes a step into summary, cursor and reports.
   void Book(const TrainLoop::StepResult& result, uint64_t steps_total) {
-    cursor_.step = result.step + 1;
-    cursor_.epoch = result.last_in_epoch ? result.epoch + 1 : result.epoch;
-    cursor_.rows_in_epoch = result.last_in_epoch ? 0 : result.rows_in_epoch;
+    cursor_.Pass(result.step, result.epoch, result.rows_in_epoch, result.last_in_epoch);
     record_.Book({.step = result.step,
                   .epoch = result.epoch,
                   .steps_total = steps_total,
@@ -356,7 +341,7 @@ class Training final : public TrainingRun {
     const absl::Status failed = Annotate(evaluated, "evaluation at the end");
     if (!IsFirst() || !trained_ || !job_.checkpoint().at_end() || stop_->stopped()) return failed;
     summary_.set_steps(cursor_.step);
-    const absl::Status saved = SaveCheckpoint();
+    const absl::Status saved = Save();
     return absl::Status(
         failed.code(),
         saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ", summary_.checkpoint())
@@ -369,7 +354,7 @@ class Training final : public TrainingRun {
     summary_.set_steps(cursor_.step);
     if (!IsFirst()) return absl::OkStatus();
     if (trained_ && job_.checkpoint().at_end()) {
-      RETURN_IF_ERROR(SaveCheckpoint());
+      RETURN_IF_ERROR(Save());
     } else if (checkpoint_.has_value()) {
       summary_.set_checkpoint(AsUtf8(checkpoint_->directory));
     }
@@ -379,23 +364,18 @@ class Training final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  absl::Status SaveCheckpoint() {
+  absl::Status Save() {
     const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(const std::string relative,
-                     CreateCheckpointDirectory(in_.checkpoint_root, job_.name(), in_.task.job_id(), cursor_.step));
-    ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(in_.checkpoint_root, relative));
-    v1::Manifest manifest;
-    manifest.set_format(kCheckpointFormat);
-    *manifest.mutable_job() = job_;
-    manifest.set_step(cursor_.step);
-    manifest.set_epoch(cursor_.epoch);
-    manifest.set_rows_in_epoch(cursor_.rows_in_epoch);
-    ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
-    manifest.mutable_files()->Assign(files.begin(), files.end());
-    RETURN_IF_ERROR(trainer_->CopyToModel());
-    ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
-    manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
-    RETURN_IF_ERROR(WriteManifest(directory, manifest));
+    const auto put = [&](const std::string& relative, const std::string& directory,
+                         v1::Manifest* manifest) -> absl::Status {
+      ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
+      manifest->mutable_files()->Assign(files.begin(), files.end());
+      RETURN_IF_ERROR(trainer_->CopyToModel());
+      ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(const std::string directory,
+                     SaveCheckpoint(in_.checkpoint_root, job_, in_.task.job_id(), cursor_, put));
     summary_.set_checkpoint(AsUtf8(directory));
     metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
     return absl::OkStatus();

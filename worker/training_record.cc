@@ -2,7 +2,17 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace sparrow {
+
+void TrainingRecord::AddSources(std::span<const std::string> files) {
+  const auto& named = summary_.sources();
+  for (const std::string& file : files) {
+    const std::string name = AsUtf8(file);
+    if (std::find(named.begin(), named.end(), name) == named.end()) summary_.add_sources(name);
+  }
+}
 
 void TrainingRecord::Book(const Step& step) {
   if (step.epoch != epoch_of_loss_) {

@@ -4,6 +4,8 @@
 // What a training run has done so far: the summary to be, and what is told on the way.
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "sparrow/v1/coordinator.pb.h"
 #include "worker/trainer.h"
@@ -16,6 +18,9 @@ class TrainingRecord {
   // The observer outlives it. loss_every_steps: TrainConfig's.
   TrainingRecord(TrainObserver* observer, uint64_t loss_every_steps)
       : observer_(observer), loss_every_steps_(loss_every_steps) {}
+
+  // Names files that are read, each once.
+  void AddSources(std::span<const std::string> files);
 
   struct Step {
     uint64_t step = 0;  // From 0.

@@ -304,22 +304,21 @@ absl::StatusOr<std::string> WriteFullCheckpoint(const v1::Job& job, const std::s
     }
   }
 
-  ASSIGN_OR_RETURN(const std::string relative, CreateCheckpointDirectory(checkpoint_root, job.name(), "full", 0));
-  const std::string directory = absl::StrCat(checkpoint_root, "/", relative);
-  v1::Manifest manifest;
-  manifest.set_format(kCheckpointFormat);
-  *manifest.mutable_job() = job;
-  ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client.SaveTables(relative, 0));
-  manifest.mutable_files()->Assign(files.begin(), files.end());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                   MakeModel(job.model(), {layout.dense_columns, layout.FeatureDims()}, job.train().seed()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> optimizer,
-                   MakeDenseOptimizer(job.train().optimizer(), model->weights().size()));
-  ASSIGN_OR_RETURN(*manifest.mutable_dense(), SaveDense(directory, *model, optimizer.get(), /*scaler=*/nullptr));
-  RETURN_IF_ERROR(WriteManifest(directory, manifest));
+  const auto put = [&](const std::string& relative, const std::string& directory,
+                       v1::Manifest* manifest) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client.SaveTables(relative, 0));
+    manifest->mutable_files()->Assign(files.begin(), files.end());
+    ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                     MakeModel(job.model(), {layout.dense_columns, layout.FeatureDims()}, job.train().seed()));
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> optimizer,
+                     MakeDenseOptimizer(job.train().optimizer(), model->weights().size()));
+    ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model, optimizer.get(), /*scaler=*/nullptr));
+    return absl::OkStatus();
+  };
+  ASSIGN_OR_RETURN(const std::string directory, SaveCheckpoint(checkpoint_root, job, "full", /*cursor=*/{}, put));
   RETURN_IF_ERROR(client.CloseJob());
   shard->Shutdown();
-  return relative;
+  return RelativeToRoot(checkpoint_root, directory);
 }
 
 }  // namespace sparrow::bench
