@@ -73,6 +73,8 @@ void MeasureCast(KernelBench* bench);
 void MeasureActivations(KernelBench* bench);
 void MeasureInteraction(KernelBench* bench);
 void MeasureAnyInteraction(KernelBench* bench);
+void MeasureAttention(KernelBench* bench);
+void MeasureAnyAttention(KernelBench* bench);
 void MeasureCross(KernelBench* bench);
 void MeasureLastLayer(KernelBench* bench);
 void MeasureTotals(KernelBench* bench);

@@ -25,6 +25,8 @@ inline constexpr KernelFamily kKernelFamilies[] = {
     {"activations", "gradients of a ReLU with two uses, 65,536 x 1,024"},
     {"interaction", "dot interaction of 27 vectors of 16 to 128, batch 65,536: forward, backward, gathered"},
     {"interaction-any", "the same where tensor cores do not fit: float32, other dimensions, more vectors"},
+    {"attention", "causal attention, 64 x 1,024 tokens in 12 heads of 64, and other heads: forward, backward"},
+    {"attention-any", "the same where tensor cores do not fit: float32, wide heads"},
     {"cross", "DCN V2's element-wise cross, 65,536 x 3,456: forward, backward"},
     {"last-layer", "the last layer of 256 and of more, alone and with loss and gradients, batch 65,536"},
     {"totals", "loss and samples of a step, as workers sum them"},
