@@ -25,12 +25,12 @@ void TokenEmbeddingForwardGpu(Precision precision, const uint16_t* tokens /*[n]*
                               const DeviceMatrix& position_vectors /*[context, width]*/, const DropoutGpu& dropout,
                               const DeviceMatrix& x /*[n, width]*/, const Stream& stream);
 
-// Sums the gradients of each token and each position. Not thread-safe; calls are queued in one order.
+// Sums the gradients of each token and each position. Not thread-safe; its calls are queued one behind the other.
 class TokenEmbeddingBackwardGpu {
  public:
-  // Takes GPU memory for batches of up to tokens_max tokens: about 16 bytes a token and width * 8 bytes for 32.
-  // nullopt: the GPU has not that much free. REQUIRES: tokens_max < 2^31.
-  static std::optional<TokenEmbeddingBackwardGpu> Make(int64_t tokens_max, int64_t width);
+  // Takes GPU memory for batches of up to tokens_max tokens: 8 * width bytes for each 32 of them, and about 20 for
+  // each; waits for the stream. nullopt: the GPU has not that much free. REQUIRES: 0 < tokens_max < 2^31.
+  static std::optional<TokenEmbeddingBackwardGpu> Make(int64_t tokens_max, int64_t width, const Stream& stream);
 
   // Sorts the positions of a batch by token: needs no gradient, so it can run beside the forward. REQUIRES: n <=
   // tokens_max.

@@ -11,8 +11,9 @@ namespace {
 void (*const kMeasures[])(KernelBench*) = {
     MeasureOptimizers,  MeasureNorm,           MeasureLossScale, MeasureCast,         MeasureActivations,
     MeasureInteraction, MeasureAnyInteraction, MeasureAttention, MeasureAnyAttention, MeasureCross,
-    MeasureLastLayer,   MeasureTotals,         MeasureProducts,  MeasureBags,         MeasureGroup,
-    MeasureUpdate,      MeasureSums,           MeasureCache,     MeasureParcel,       MeasureUnique};
+    MeasureLastLayer,   MeasureTotals,         MeasureLayerNorm, MeasureGelu,         MeasureTokenEmbedding,
+    MeasureSoftmaxLoss, MeasureProducts,       MeasureBags,      MeasureGroup,        MeasureUpdate,
+    MeasureSums,        MeasureCache,          MeasureParcel,    MeasureUnique};
 static_assert(std::size(kMeasures) == std::size(kKernelFamilies));
 
 constexpr uint64_t kMemoryBytes = uint64_t{12} << 30;
