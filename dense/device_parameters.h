@@ -23,8 +23,7 @@ using GradientsQueued = std::function<void(const float* gradients, const Stream&
 class DeviceParameters {
  public:
   // ResourceExhausted. Gradients are 0 at first, weights undefined until Set.
-  static absl::StatusOr<DeviceParameters> Make(const std::vector<Parameter>& parameters, Precision precision,
-                                               const Stream& stream);
+  static absl::StatusOr<DeviceParameters> Make(DeviceLayout layout, Precision precision, const Stream& stream);
 
   const DeviceLayout& layout() const { return layout_; }
   float* weights() { return weights_.data(); }
