@@ -64,6 +64,16 @@ ProductShape BackwardInputShape(const DeviceMatrix& y_gradients, const DeviceMat
           .y_stride = y_gradients.stride};
 }
 
+ProductShape BackwardWeightsShape(const DeviceMatrix& y_gradients, const DeviceMatrix& x) {
+  return {.kind = ProductKind::kBackwardWeights,
+          .n = x.rows,
+          .in = x.cols,
+          .out = y_gradients.cols,
+          .x_stride = x.stride,
+          .w_stride = x.cols,
+          .y_stride = y_gradients.stride};
+}
+
 std::string Environment() {
   int device = 0, multiprocessors = 0, driver = 0;
   CHECK_CUDA(cudaGetDevice(&device));
@@ -151,8 +161,6 @@ class ProductsGpu::State {
     for (const auto& [shape, choice] : choices_) text += ProductShapeText(shape) + ": " + choice.how + "\n";
     return text;
   }
-
-  const Options& options() const { return options_; }
 
   void WeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream) {
     const Operation operation([&] {
@@ -249,22 +257,16 @@ class ProductsGpu::State {
     }
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (apart && shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
-      const BiasReluArguments arguments{.y = product_call.d,
-                                        .rows = shape.n,
-                                        .cols = shape.out,
-                                        .stride = shape.y_stride,
-                                        .bias = call.vector,
-                                        .relu = shape.relu,
-                                        .mask = shape.mask ? static_cast<uint8_t*>(call.mask) : nullptr,
-                                        .mask_pitch = MaskPitch(shape.out)};
-      const Operation operation([&] {
-        const double elements = 1.0 * shape.n * shape.out;
-        return OperationCost{.name = "bias and ReLU",
-                             .bytes = 2.0 * ElementBytes(shape.precision) * elements + (shape.mask ? elements / 8 : 0)};
-      });
-      WithElementType(shape.precision, [&](auto zero) {
-        Launch(BiasReluKernel<decltype(zero)>, BiasReluBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
-      });
+      LaunchBiasRelu(shape.precision,
+                     {.y = product_call.d,
+                      .rows = shape.n,
+                      .cols = shape.out,
+                      .stride = shape.y_stride,
+                      .bias = call.vector,
+                      .relu = shape.relu,
+                      .mask = shape.mask ? static_cast<uint8_t*>(call.mask) : nullptr,
+                      .mask_pitch = MaskPitch(shape.out)},
+                     stream);
     }
     if (apart && shape.gelu) {
       if (shape.kind == ProductKind::kForward) {
@@ -592,15 +594,9 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
     if (b_gradients != nullptr) FillWithZeros(b_gradients, y_gradients.cols, stream);
     return;
   }
-  state_->Multiply({.kind = ProductKind::kBackwardWeights,
-                    .bias = b_gradients != nullptr,
-                    .n = x.rows,
-                    .in = x.cols,
-                    .out = y_gradients.cols,
-                    .x_stride = x.stride,
-                    .w_stride = x.cols,
-                    .y_stride = y_gradients.stride},
-                   {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
+  ProductShape shape = BackwardWeightsShape(y_gradients, x);
+  shape.bias = b_gradients != nullptr;
+  state_->Multiply(shape, {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
 }
 
 void ProductsGpu::AddBackwardWeights(const LayerGradients& layer, const Stream& stream) {
@@ -608,17 +604,12 @@ void ProductsGpu::AddBackwardWeights(const LayerGradients& layer, const Stream& 
   CheckMatrix(layer.x, "x");
   CHECK_EQ(layer.y_gradients.rows, layer.x.rows);
   if (layer.x.rows == 0) return;
+  ProductShape shape = BackwardWeightsShape(layer.y_gradients, layer.x);
+  shape.bias = layer.b_gradients != nullptr;
+  shape.add = true;
   state_->Multiply(
-      {.kind = ProductKind::kBackwardWeights,
-       .bias = layer.b_gradients != nullptr,
-       .add = true,
-       .n = layer.x.rows,
-       .in = layer.x.cols,
-       .out = layer.y_gradients.cols,
-       .x_stride = layer.x.stride,
-       .w_stride = layer.x.cols,
-       .y_stride = layer.y_gradients.stride},
-      {.a = layer.x.data, .b = layer.y_gradients.data, .d = layer.w_gradients, .vector = layer.b_gradients}, stream);
+      shape, {.a = layer.x.data, .b = layer.y_gradients.data, .d = layer.w_gradients, .vector = layer.b_gradients},
+      stream);
 }
 
 void ProductsGpu::BackwardWeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/device_matrix.h"
 #include "dense/precision.cuh"
 
@@ -264,9 +265,15 @@ __global__ void __launch_bounds__(kLinearBlock) BiasReluKernel(BiasReluArguments
   if (a.mask != nullptr) a.mask[row * a.mask_pitch + byte] = static_cast<uint8_t>(bits);
 }
 
-// Blocks of BiasReluKernel.
-inline int64_t BiasReluBlocks(int64_t rows, int64_t cols) {
-  return (rows * (cols / 8) + kLinearBlock - 1) / kLinearBlock;
+inline void LaunchBiasRelu(Precision precision, const BiasReluArguments& a, const Stream& stream) {
+  const Operation operation([&] {
+    const double elements = 1.0 * a.rows * a.cols;
+    return OperationCost{.name = "bias and ReLU",
+                         .bytes = 2.0 * ElementBytes(precision) * elements + (a.mask == nullptr ? 0 : elements / 8)};
+  });
+  const int64_t blocks = (a.rows * (a.cols / 8) + kLinearBlock - 1) / kLinearBlock;
+  WithElementType(precision,
+                  [&](auto zero) { Launch(BiasReluKernel<decltype(zero)>, blocks, kLinearBlock, stream, a); });
 }
 
 }  // namespace sparrow
