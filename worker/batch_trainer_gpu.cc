@@ -20,6 +20,7 @@
 #include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
+#include "worker/gpu_optimizer_state.h"
 #include "worker/gpu_reserve.h"
 #include "worker/gpu_step.h"
 #include "worker/hot_row_store_gpu.h"
@@ -60,14 +61,7 @@ class GpuBatchTrainer final : public BatchTrainer {
                                            static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float),
                                            " bytes"));
     }
-    std::vector<float> spread(static_cast<size_t>(size));
-    const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
-    for (size_t i = 0; i < states.size(); ++i) {
-      model_->parameters()->layout().Spread(states[i].values, spread);
-      optimizer_->states()[i].CopyFrom(spread, stream_);
-      stream_.Synchronize();
-    }
-    optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
+    OptimizerStateToGpu(parts_.optimizer, model_->parameters()->layout(), &*optimizer_, stream_);
     ASSIGN_OR_RETURN(batch_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
     ASSIGN_OR_RETURN(logits_, Mirror<float>::Make(static_cast<size_t>(rows_max_), "logits"));
     ASSIGN_OR_RETURN(step_, GpuStep::Make({.model = model_.get(),
@@ -202,17 +196,7 @@ class GpuBatchTrainer final : public BatchTrainer {
   absl::Status CopyToModel() override {
     const DeviceParameters& parameters = *model_->parameters();
     parameters.Get(parts_.model->weights(), stream_);
-    std::vector<float> spread(static_cast<size_t>(parameters.layout().size()));
-    const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
-    for (size_t i = 0; i < states.size(); ++i) {
-      optimizer_->states()[i].CopyTo(spread, stream_);
-      stream_.Synchronize();
-      parameters.layout().Collect(spread, states[i].values);
-    }
-    uint64_t updates = 0;
-    optimizer_->CopyUpdatesTo(&updates, stream_);
-    stream_.Synchronize();
-    parts_.optimizer->set_updates(updates);
+    OptimizerStateFromGpu(&*optimizer_, parameters.layout(), parts_.optimizer, stream_);
     return absl::OkStatus();
   }
 
