@@ -59,6 +59,16 @@ class DeviceParameters {
   DeviceBuffer<uint16_t> copy_;
 };
 
+// What computes such gradients on a GPU, parameter by parameter.
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+  virtual DeviceParameters* parameters() = 0;
+  // Backward tells `queued` of each parameter, the last layer's first, as soon as its gradients have been queued, so
+  // that they can be summed over workers while it goes on. Empty: tells nobody.
+  virtual void set_gradients_queued(GradientsQueued queued) = 0;
+};
+
 }  // namespace sparrow
 
 #endif  // SPARROW_DENSE_DEVICE_PARAMETERS_H_

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <utility>
@@ -182,6 +183,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
     embedding_.Group(batch_.tokens, rows_, stream);
     embedding_.Run(options_.precision, batch_.length, /*dropout=*/{}, Rows(all_.dropped), GradientsOf(wte_),
                    GradientsOf(wpe_), stream);
+    TellQueued({wte_, wpe_}, stream);
   }
 
   std::string Describe() const override {
@@ -379,6 +381,12 @@ class Gpt2Gpu final : public LanguageModelGpu {
                             Rows(all_.branch, slice), stream);
   }
 
+  // Backward adds nothing more to the gradients of these.
+  void TellQueued(std::initializer_list<DeviceTensor> tensors, const Stream& stream) {
+    if (queued_ == nullptr) return;
+    for (const DeviceTensor& tensor : tensors) queued_(parameters_->gradients(tensor), stream);
+  }
+
   void WeightGradients(const LayerGradients& layer, bool first, const Stream& stream) {
     if (first) {
       products_.BackwardWeights(layer.y_gradients, layer.x, layer.w_gradients, layer.b_gradients, stream);
@@ -394,6 +402,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
                      .w_gradients = parameters_->gradients(linear.weight),
                      .b_gradients = parameters_->gradients(linear.bias)},
                     batch_.first, stream);
+    TellQueued({linear.weight, linear.bias}, stream);
   }
   void LinearBackward(const Linear& linear, const DeviceMatrix& x, const DeviceMatrix& y_gradients,
                       const DeviceMatrix& x_gradients, const Stream& stream) {
@@ -414,6 +423,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
     if (dropping_) gradients.branch_gradients = Rows(all_.dropped);
     LayerNormBackwardGpu(options_.precision, Rows(all_.branch), Rows(x), Vector(norm.weight), moments, gradients,
                          all_.norm_workspace, stream);
+    TellQueued({norm.weight, norm.bias}, stream);
   }
 
   void ComputeAgain(uint64_t b, const Stream& stream) {

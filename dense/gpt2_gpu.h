@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/cuda/stream.h"
@@ -23,7 +24,7 @@ namespace sparrow {
 // Not thread-safe; all its work belongs to the stream that it was made with. Nothing waits and nothing is allocated in
 // Loss, ForwardLoss and Backward, so they can be recorded as a CUDA graph (base/cuda/graph.h) once each has run with
 // that shape, which is when the matrix products choose their algorithms.
-class LanguageModelGpu {
+class LanguageModelGpu : public GradientSource {
  public:
   struct Options {
     Precision precision = Precision::kBfloat16;
@@ -49,8 +50,6 @@ class LanguageModelGpu {
     bool first = true;                  // Gradients are overwritten; else they are added to.
   };
 
-  virtual ~LanguageModelGpu() = default;
-
   // What dropout of a micro batch depends on, as it lies in GPU memory.
   virtual size_t places_bytes() const = 0;
   virtual void PutPlaces(const DropoutPlace& place, char* places /*[places_bytes()], host memory*/) const = 0;
@@ -63,7 +62,8 @@ class LanguageModelGpu {
   virtual void ForwardLoss(const Batch& batch, const Stream& stream) = 0;
   virtual void Backward(const Batch& batch, const Stream& stream) = 0;
 
-  DeviceParameters* parameters() { return parameters_.get(); }
+  DeviceParameters* parameters() override { return parameters_.get(); }
+  void set_gradients_queued(GradientsQueued queued) override { queued_ = std::move(queued); }
   // AdamW's decay is for elements [0, decayed()) of parameters() alone.
   virtual int64_t decayed() const = 0;
 
@@ -75,6 +75,7 @@ class LanguageModelGpu {
   explicit LanguageModelGpu(std::unique_ptr<DeviceParameters> parameters) : parameters_(std::move(parameters)) {}
 
   std::unique_ptr<DeviceParameters> parameters_;
+  GradientsQueued queued_;
 };
 
 // The twin of `model`, which MakeGpt2 made of the same config, with its weights. InvalidArgument: a width that is no

@@ -8,16 +8,15 @@
 #include "base/cuda/allocate.h"
 #include "base/cuda/mirror.h"
 #include "base/cuda/operation.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/cublas_lt.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/device_collective.h"
+#include "dense/gpu_meeting.h"
 #include "dense/gradient_reducer.h"
 #include "dense/loss_scale.h"
 #include "dense/model_gpu.h"
-#include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
 #include "worker/gpu_optimizer_state.h"
@@ -75,36 +74,12 @@ class GpuBatchTrainer final : public BatchTrainer {
   }
 
   absl::Status Join(const Meeting& meeting) override {
-    Collective* const group = meeting.collective;
-    if (group->size() == 1) return absl::OkStatus();
-    const std::vector<GradientBucket> buckets = GradientReducer::Buckets(model_.get(), {});
-    ASSIGN_OR_RETURN(const ReductionPlan plan, AgreeOnReduction({.able = NcclVersion() > 0 && meeting.board != nullptr,
-                                                                 .library = NcclVersion(),
-                                                                 .gpu = HashBytes(GpuUuid()),
-                                                                 .floats = static_cast<uint64_t>(buckets.front().end),
-                                                                 .layout = FingerprintOf(buckets)},
-                                                                group));
-    if (!plan.on_gpus) {
-      LOG(INFO) << "gradients are summed through the host: " << plan.why_not;
-      return absl::OkStatus();
-    }
-    absl::StatusOr<std::unique_ptr<DeviceCollective>> met = MakeNcclCollective(
-        {.rank = group->rank(), .size = group->size(), .cancelled = meeting.cancelled}, meeting.board);
-    if (absl::IsCancelled(met.status())) return met.status();
-    // All of them, or none.
-    ASSIGN_OR_RETURN(const std::vector<std::string> troubles, group->AllGather(met.status().message()));
-    for (size_t rank = 0; rank < troubles.size(); ++rank) {
-      if (troubles[rank].empty()) continue;
-      LOG(WARNING) << "gradients are summed through the host, which is slow, because rank " << rank
-                   << " cannot reach the others by NCCL: " << troubles[rank];
-      return absl::OkStatus();
-    }
-    device_collective_ = std::move(*met);
+    if (meeting.collective->size() == 1) return absl::OkStatus();
+    ASSIGN_OR_RETURN(device_collective_, MeetGpus(GradientReducer::Buckets(model_.get(), {}), meeting));
+    if (device_collective_ == nullptr) return absl::OkStatus();
     ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(),
                                                      {.totals_last = step_->scales_loss()}, stream_));
     step_->set_reducer(reducer_.get());
-    LOG(INFO) << "gradients are summed between " << group->size() << " GPUs by NCCL " << NcclVersion() << ", in "
-              << buckets.size() << " buckets";
     return absl::OkStatus();
   }
 

@@ -23,9 +23,14 @@ class LanguageTrainer {
  public:
   virtual ~LanguageTrainer() = default;
 
+  // As BatchTrainer::Join: every worker of the job calls it, once, before Train. Where each has a GPU of its own, and
+  // there is NCCL, their GPUs sum the gradients, while the last micro batch's backward goes on.
+  virtual absl::Status Join(const Meeting& meeting) = 0;
+
   struct Step {
     uint64_t step = 0;
     uint64_t first_sequence = 0;  // Of the batch, among those of the step on all workers.
+    uint64_t sequences = 0;       // Of the step, on all workers.
     double learning_rate_factor = 1;
   };
   struct Result {

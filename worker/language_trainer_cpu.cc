@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "dense/gradient_norm.h"
+#include "dense/reduction_terms.h"
 #include "worker/language_trainer.h"
 
 namespace sparrow {
@@ -15,6 +16,11 @@ class CpuLanguageTrainer final : public LanguageTrainer {
  public:
   explicit CpuLanguageTrainer(const LanguageTrainerParts& parts) : parts_(parts) {
     if (parts.clip_norm.has_value()) clip_.max_norm = *parts.clip_norm;
+  }
+
+  absl::Status Join(const Meeting& meeting) override {
+    if (meeting.collective->size() == 1) return absl::OkStatus();
+    return AgreeOnReduction({.able = false}, meeting.collective).status();
   }
 
   absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) override {

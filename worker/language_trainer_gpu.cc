@@ -1,6 +1,6 @@
 // A language model's steps on a GPU: micro batches one behind the other, each a recorded forward and a recorded
 // backward pass, and, for a lone worker, the update behind them. Nobody waits but for the end of a step. Gradients of
-// several workers are summed through the host.
+// several workers are summed between their GPUs, beside the last micro batch's backward, or through the host.
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/cuda/allocate.h"
@@ -24,7 +25,9 @@
 #include "dense/cublas_lt.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gpt2_gpu.h"
+#include "dense/gpu_meeting.h"
 #include "dense/gradient_norm_gpu.h"
+#include "dense/gradient_reducer.h"
 #include "dense/grid_sum.h"
 #include "dense/loss_scale.h"
 #include "dense/model_gpu.h"
@@ -37,6 +40,7 @@
 namespace sparrow {
 namespace {
 
+constexpr int64_t kBucketBytes = 25 << 20;
 constexpr size_t kPartAlignment = 256;  // Bytes, of what lies in a micro batch's input.
 
 size_t Aligned(size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
@@ -56,7 +60,10 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     if (parts.clip_norm.has_value()) clip_.max_norm = *parts.clip_norm;
   }
 
-  ~GpuLanguageTrainer() override { stream_.Synchronize(); }  // What is queued still reads the pinned memory.
+  ~GpuLanguageTrainer() override {
+    reducer_.reset();       // Gives up what is under way, so that the stream does not wait for ever.
+    stream_.Synchronize();  // What is queued still reads the pinned memory.
+  }
 
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
@@ -92,6 +99,17 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return CheckGpuReserve("model and activations leave too little");
   }
 
+  absl::Status Join(const Meeting& meeting) override {
+    if (meeting.collective->size() == 1) return absl::OkStatus();
+    // Norms and biases lie behind all other parameters, so in the first bucket, and are complete last: so that bucket
+    // is summed last.
+    const GradientReducer::Options options{.bucket_bytes = kBucketBytes, .totals_last = true};
+    ASSIGN_OR_RETURN(device_collective_, MeetGpus(GradientReducer::Buckets(model_.get(), options), meeting));
+    if (device_collective_ == nullptr) return absl::OkStatus();
+    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), options, stream_));
+    return absl::OkStatus();
+  }
+
   void SetLossScale(float scale) override {
     if (precision_ == Precision::kFloat16) loss_scale_ = scale;
   }
@@ -107,13 +125,15 @@ class GpuLanguageTrainer final : public LanguageTrainer {
       internal::FillDevice(model_->parameters()->gradients(), 0,
                            static_cast<size_t>(model_->parameters()->layout().size()) * sizeof(float), stream_);
     }
+    const uint64_t last =
+        (static_cast<uint64_t>(batch.count()) + parts_.micro_batch_size - 1) / parts_.micro_batch_size;
     const absl::StatusOr<size_t> micros = QueueMicroBatches(batch, [&](size_t m, LanguageModelGpu::Batch micro) {
       PutPlaces(m, {.step = step.step, .first_sequence = step.first_sequence + m * parts_.micro_batch_size});
       Upload(m);
       micro.first = m == 0;
       RETURN_IF_ERROR(Run(Pass::kForward, micro));
       marks_[m]->forward.Record(stream_);
-      RETURN_IF_ERROR(Run(Pass::kBackward, micro));
+      RETURN_IF_ERROR(Run(m + 1 == last && reducer_ != nullptr ? Pass::kBackwardAndSums : Pass::kBackward, micro));
       marks_[m]->backward.Record(stream_);
       return absl::OkStatus();
     });
@@ -123,7 +143,13 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     }
     result.targets = batch.targets.size();
     if (!alone) {
-      RETURN_IF_ERROR(ReduceThroughHost(collective, &result));
+      if (reducer_ == nullptr) {
+        RETURN_IF_ERROR(ReduceThroughHost(collective, &result));
+      } else {
+        if (batch.count() == 0) ReduceBackward([] {});
+        RETURN_IF_ERROR(Annotate(ReduceOnGpus(&result), "summing the gradients"));
+        result.targets = step.sequences * static_cast<uint64_t>(context_);
+      }
       SetControl(result.targets, step);
     }
     reduced_.Record(stream_);
@@ -170,10 +196,11 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   }
 
  private:
-  enum class Pass { kLoss, kForward, kBackward };
+  enum class Pass { kLoss, kForward, kBackward, kBackwardAndSums };
   struct Control {  // What a step needs to know that its graphs were not recorded with.
     DenseStepOptions options;
     float loss_scale;
+    uint32_t targets;  // Of this worker.
   };
   struct Outcome {  // What becomes of a step.
     double loss_sum;
@@ -190,7 +217,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     const double scale =
         targets > 0 ? 1 / (static_cast<double>(targets) * loss_scale_) : std::numeric_limits<double>::quiet_NaN();
     *control_.host.data() = {.options = {.gradient_scale = scale, .learning_rate_factor = step.learning_rate_factor},
-                             .loss_scale = loss_scale_};
+                             .loss_scale = loss_scale_,
+                             .targets = static_cast<uint32_t>(targets)};
     control_.Upload(1, stream_);
   }
 
@@ -240,6 +268,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
           return model_->ForwardLoss(batch, stream_);
         case Pass::kBackward:
           return model_->Backward(batch, stream_);
+        case Pass::kBackwardAndSums:
+          return ReduceBackward([&] { model_->Backward(batch, stream_); });
       }
     };
     const auto [graph, first] = graphs_.try_emplace({pass, batch.first, batch.counted});
@@ -258,6 +288,23 @@ class GpuLanguageTrainer final : public LanguageTrainer {
       if (!graph->second.has_value()) return GpuIsOutOfMemory(absl::StrCat(what, " cannot be recorded"));
     }
     graph->second->Replay(stream_);
+    return absl::OkStatus();
+  }
+
+  // The last backward pass of a step.
+  void ReduceBackward(absl::FunctionRef<void()> backward) {
+    const GradientReducer::Totals totals{.loss_sum = &outcome_.device.data()->loss_sum,
+                                         .samples = &control_.device.data()->targets};
+    reducer_->Backward(totals, backward);
+    reducer_->PutTotals(totals);
+  }
+
+  absl::Status ReduceOnGpus(Result* result) {
+    RETURN_IF_ERROR(reducer_->Start());
+    ASSIGN_OR_RETURN(const GradientReducer::Result sums, reducer_->Finish());
+    outcome_.host.data()->loss_sum = sums.totals.loss;
+    outcome_.Upload(1, stream_);
+    result->reduce_seconds = sums.exposed_seconds;
     return absl::OkStatus();
   }
 
@@ -330,8 +377,11 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   Event begin_, reduced_, ended_;
   std::vector<std::unique_ptr<Marks>> marks_;  // [micro batches]
-  std::vector<float> spread_;                  // [parameters], in the GPU's layout
-  std::vector<float> sums_;                    // [parameters], in the host's.
+  // Null: through the host.
+  std::unique_ptr<DeviceCollective> device_collective_;
+  std::unique_ptr<GradientReducer> reducer_;  // Over device_collective_.
+  std::vector<float> spread_;                 // [parameters], in the GPU's layout
+  std::vector<float> sums_;                   // [parameters], in the host's.
 };
 
 }  // namespace

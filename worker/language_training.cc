@@ -63,7 +63,11 @@ class LanguageTraining final : public TrainingRun {
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
     RETURN_IF_ERROR(CheckEqual("before the first step"));
-    if (train_ != nullptr) RETURN_IF_ERROR(Train());
+    if (train_ != nullptr) {
+      RETURN_IF_ERROR(trainer_->Join(
+          {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));
+      RETURN_IF_ERROR(Train());
+    }
     if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
     return Finish();
   }
@@ -201,6 +205,7 @@ class LanguageTraining final : public TrainingRun {
                        trainer_->Train(SequencesOf(batch, context_),
                                        {.step = batch.step,
                                         .first_sequence = part_begin,
+                                        .sequences = batch.global_windows,
                                         .learning_rate_factor = LearningRateFactor(config.schedule(), batch.step)},
                                        collective_.get()));
       if (scaler_.has_value()) RETURN_IF_ERROR(UpdateScale(batch.step, result));

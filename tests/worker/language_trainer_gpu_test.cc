@@ -6,13 +6,17 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/random.h"
 #include "dense/dense_optimizer.h"
+#include "dense/device_collective.h"
 #include "tests/dense/gpt2_golden.h"
 #include "tests/support/gpu.h"
+#include "tests/support/rendezvous_stores.h"
 #include "worker/language_trainer.h"
+#include "worker/token_windows.h"
 
 namespace sparrow {
 namespace {
@@ -34,6 +38,7 @@ struct How {
   double clip_norm = 1;
   bool deterministic = true;
   std::function<bool()> stop = nullptr;
+  int number = 0;  // Of the GPU.
 };
 
 constexpr uint64_t kWindowsMax = 8;
@@ -57,7 +62,7 @@ void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig
   job.mutable_train()->set_precision(how.precision);
   job.mutable_train()->set_deterministic(how.deterministic);
   *job.mutable_train()->mutable_optimizer() = optimizer;
-  auto trainer = MakeGpuLanguageTrainer(parts, job, {.gpu = 0, .windows_max = kWindowsMax});
+  auto trainer = MakeGpuLanguageTrainer(parts, job, {.gpu = how.number, .windows_max = kWindowsMax});
   CHECK(trainer.ok()) << trainer.status().message();
   training->trainer = std::move(*trainer);
 }
@@ -192,6 +197,73 @@ TEST_F(LanguageTrainerGpu, TwoDeterministicRunsAreEqualAndGoOnFromEitherDevice) 
     EXPECT_EQ(run(&resumed, 4, 8), run(&other, 4, 8));
     EXPECT_TRUE(std::ranges::equal(resumed.model->weights(), other.model->weights()));
   }
+}
+
+// Steps of two workers, each with a part of the windows, which may be none, against those of one with all of them. The
+// second one is on GPU `second`, or on a CPU where that is negative.
+void ExpectTheStepsOfOne(int second, bool with_board) {
+  const v1::Gpt2 config = SmallConfig();
+  const std::vector<uint64_t> windows = {8, 8, 1, 5, 8, 2, 8};
+  Training one = Make(config, AdamW(), 5, {.micro = 2});
+  const std::unique_ptr<Collective> alone = MakeLocalCollective();
+  Batches batches(config);
+  std::vector<double> losses, norms;
+  for (uint64_t step = 0; step < windows.size(); ++step) {
+    const auto result = one.trainer->Train(batches.Of(step, windows[step]), {.step = step}, alone.get());
+    ASSERT_TRUE(result.ok()) << result.status();
+    losses.push_back(result->loss_sum);
+    norms.push_back(result->gradient_norm);
+  }
+  ASSERT_TRUE(one.trainer->CopyToModel().ok());
+
+  MapStore store;
+  std::vector<std::vector<float>> weights(2);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const int number = rank == 0 ? 0 : second;
+      Training training = Make(config, AdamW(), 5, {.gpu = number >= 0, .micro = 2, .number = std::max(number, 0)});
+      const auto group = MakeGlooCollective({.rank = rank, .size = 2, .host = "127.0.0.1"}, &store);
+      ASSERT_TRUE(group.ok()) << group.status();
+      const absl::Status joined =
+          training.trainer->Join({.collective = group->get(), .board = with_board ? &store : nullptr});
+      ASSERT_TRUE(joined.ok()) << joined;
+      Batches mine(config);
+      for (uint64_t step = 0; step < windows.size(); ++step) {
+        const WindowPart part = PartOf(windows[step], rank, 2);
+        const Sequences all = mine.Of(step, windows[step]);
+        const auto tokens_of = [&](std::span<const uint16_t> tokens) {
+          return tokens.subspan(part.begin * config.context(), (part.end - part.begin) * config.context());
+        };
+        const auto result = training.trainer->Train(
+            {.tokens = tokens_of(all.tokens), .targets = tokens_of(all.targets), .length = all.length},
+            {.step = step, .first_sequence = part.begin, .sequences = windows[step]}, group->get());
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_EQ(result->targets, windows[step] * config.context());
+        EXPECT_NEAR(result->loss_sum, losses[step], 1e-5 * losses[step]) << "rank " << rank << ", step " << step;
+        EXPECT_NEAR(result->gradient_norm, norms[step], 1e-4 * norms[step]) << "rank " << rank << ", step " << step;
+      }
+      ASSERT_TRUE(training.trainer->CopyToModel().ok());
+      weights[rank].assign(training.model->weights().begin(), training.model->weights().end());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (second >= 0) {
+    EXPECT_EQ(weights[0], weights[1]);
+  }
+  for (const std::vector<float>& of_rank : weights) {
+    ASSERT_EQ(of_rank.size(), one.model->weights().size());
+    for (size_t i = 0; i < of_rank.size(); ++i) ASSERT_NEAR(of_rank[i], one.model->weights()[i], 1e-4) << i;
+  }
+}
+
+TEST_F(LanguageTrainerGpu, TwoWorkersThroughTheHostTrainAsOne) { ExpectTheStepsOfOne(0, /*with_board=*/false); }
+TEST_F(LanguageTrainerGpu, TwoWorkersOnOneGpuSumThroughTheHost) { ExpectTheStepsOfOne(0, /*with_board=*/true); }
+TEST_F(LanguageTrainerGpu, AWorkerBesideOneOnACpuTrainsAsOne) { ExpectTheStepsOfOne(-1, /*with_board=*/true); }
+TEST_F(LanguageTrainerGpu, TwoWorkersBetweenTheirGpusTrainAsOne) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  ExpectTheStepsOfOne(1, /*with_board=*/true);
 }
 
 TEST_F(LanguageTrainerGpu, SixteenBitsLearnAsTheCpuDoes) {
