@@ -20,6 +20,12 @@ std::string ProgressText(const v1::Progress& progress, const std::string& auc) {
   if (progress.steps_total() > 0) absl::StrAppend(&text, "/", progress.steps_total());
   absl::StrAppendFormat(&text, "  %.0f %s/s  loss %.4f", progress.samples_per_second(),
                         progress.rows_are_tokens() ? "tokens" : "samples", progress.loss());
+  if (progress.peak_samples_per_second() > 0) {
+    absl::StrAppendFormat(&text, "  MFU %.1f %%",
+                          100 * progress.samples_per_second() / progress.peak_samples_per_second());
+  } else if (progress.rows_are_tokens()) {
+    absl::StrAppend(&text, "  MFU unknown");
+  }
   if (progress.has_gradient_norm()) absl::StrAppendFormat(&text, "  norm %.3f", progress.gradient_norm());
   if (progress.steps_skipped() > 0) absl::StrAppend(&text, "  ", progress.steps_skipped(), " skipped");
   if (!auc.empty()) absl::StrAppend(&text, "  ", auc);

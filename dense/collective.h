@@ -4,6 +4,7 @@
 // What the workers of a job do together. Every member must make the same calls in the same order.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,13 @@ class RendezvousStore {
   virtual absl::Status Put(const std::string& key, const std::string& value) = 0;
   // Waits for the key. DeadlineExceeded names it.
   virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) = 0;
+};
+
+// How the workers of a job reach each other while they train.
+struct Meeting {
+  Collective* collective = nullptr;
+  RendezvousStore* board = nullptr;           // Where their GPUs meet; null: they do not.
+  std::function<bool()> cancelled = nullptr;  // Asked while a GPU waits for another.
 };
 
 // A group of one: everything is the identity.

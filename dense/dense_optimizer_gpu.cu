@@ -31,6 +31,14 @@ __device__ uint16_t Rounded(float value) {
   return __half_as_ushort(__float2half_rn(value));
 }
 
+// Those of element i.
+__device__ DenseScalars ScalarsAt(DenseScalars scalars, int64_t i, int64_t decayed) {
+  if (i < decayed) return scalars;
+  scalars.weight_decay = 0;
+  scalars.keep = 1;
+  return scalars;
+}
+
 // What a thread holds of each array: vector `begin` and those kBlock, 2 kBlock, ... vectors further on.
 template <Kind kKind, WeightCopy kCopy>
 class Piece {
@@ -54,13 +62,15 @@ class Piece {
     }
   }
 
-  __device__ void Update(const DenseScalars& s) {
+  __device__ void Update(const Arguments& a, int64_t begin, const DenseScalars& scalars) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      UpdateElement<kKind>(s, gradients_[u].x, weights_[u].x, first_[u].x, second_[u].x);
-      UpdateElement<kKind>(s, gradients_[u].y, weights_[u].y, first_[u].y, second_[u].y);
-      UpdateElement<kKind>(s, gradients_[u].z, weights_[u].z, first_[u].z, second_[u].z);
-      UpdateElement<kKind>(s, gradients_[u].w, weights_[u].w, first_[u].w, second_[u].w);
+      const int64_t i = 4 * (begin + u * kBlock);
+      const auto s = [&](int e) { return ScalarsAt(scalars, i + e, a.step.decayed); };
+      UpdateElement<kKind>(s(0), gradients_[u].x, weights_[u].x, first_[u].x, second_[u].x);
+      UpdateElement<kKind>(s(1), gradients_[u].y, weights_[u].y, first_[u].y, second_[u].y);
+      UpdateElement<kKind>(s(2), gradients_[u].z, weights_[u].z, first_[u].z, second_[u].z);
+      UpdateElement<kKind>(s(3), gradients_[u].w, weights_[u].w, first_[u].w, second_[u].w);
     }
   }
 
@@ -125,14 +135,14 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor) StepKernel(A
   }
   const DenseScalars scalars = shared_scalars;
 
-  piece.Update(scalars);
+  piece.Update(a, begin, scalars);
   piece.Store(a, begin);
   if (blockIdx.x == 0 && threadIdx.x < a.size % 4) {
     const int64_t i = vectors * 4 + threadIdx.x;
     float none = 0;
     float& first = kStates > 0 ? a.first[i] : none;
     float& second = kStates > 1 ? a.second[i] : none;
-    UpdateElement<kKind>(scalars, a.step.gradients[i], a.step.weights[i], first, second);
+    UpdateElement<kKind>(ScalarsAt(scalars, i, a.step.decayed), a.step.gradients[i], a.step.weights[i], first, second);
     if constexpr (kCopy != WeightCopy::kNone) a.step.copy[i] = Rounded<kCopy>(a.step.weights[i]);
   }
 }

@@ -41,6 +41,7 @@ class DenseOptimizerGpu {
     uint16_t* copy = nullptr;                   // [size], the new weights rounded to the nearest, ties to even
     const DenseStepOptions* options = nullptr;  // [1]
     const GradientClip* clip = nullptr;         // [1]: its scale goes on top of gradient_scale. nullptr: no clipping
+    int64_t decayed = INT64_MAX;                // A weight decay is for elements [0, decayed) alone.
     // If gradient_scale (dense/step_gate.h) or clip->norm is not finite, nothing is written and the update does not
     // count.
     bool skip_unless_finite = false;

@@ -7,9 +7,27 @@
 
 namespace sparrow {
 
-constexpr int64_t kTensorMultiple = 64;  // Elements: 128 bytes of 16-bit ones.
+namespace {
 
-DeviceLayout::DeviceLayout(const std::vector<Parameter>& parameters) {
+constexpr int64_t kTensorMultiple = 64;  // Elements: 128 bytes of 16-bit ones.
+constexpr int64_t kTile = 32;  // Rows and columns that are transposed at a time, so that both sides stay cached.
+
+int64_t RoundedUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// to[j, i] = from[i, j]
+void Transpose(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to, int64_t to_stride) {
+  for (int64_t i0 = 0; i0 < rows; i0 += kTile) {
+    for (int64_t j0 = 0; j0 < cols; j0 += kTile) {
+      for (int64_t j = j0; j < std::min(cols, j0 + kTile); ++j) {
+        for (int64_t i = i0; i < std::min(rows, i0 + kTile); ++i) to[j * to_stride + i] = from[i * from_stride + j];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+DeviceLayout::DeviceLayout(const std::vector<Parameter>& parameters, const TensorForms& forms) {
   for (const Parameter& parameter : parameters) {
     CHECK(parameter.shape.size() == 1 || parameter.shape.size() == 2) << parameter.name;
     const bool vector = parameter.shape.size() == 1;
@@ -17,10 +35,15 @@ DeviceLayout::DeviceLayout(const std::vector<Parameter>& parameters) {
     placed.host_offset = static_cast<int64_t>(parameter.offset);
     placed.rows = vector ? 1 : static_cast<int64_t>(parameter.shape[0]);
     placed.cols = static_cast<int64_t>(parameter.shape.back());
+    const auto found = forms.find(parameter.name);
+    const TensorForm form = found == forms.end() ? TensorForm{} : found->second;
+    CHECK(found == forms.end() || !vector) << parameter.name;
+    placed.transposed = form.transposed;
+    const int64_t rows = form.transposed ? placed.cols : placed.rows;
+    const int64_t cols = form.transposed ? placed.rows : placed.cols;
     placed.device = {
-        .offset = size_, .rows = vector ? 1 : PaddedColumns(placed.rows), .cols = PaddedColumns(placed.cols)};
-    const int64_t elements = placed.device.rows * placed.device.cols;
-    size_ += (elements + kTensorMultiple - 1) / kTensorMultiple * kTensorMultiple;
+        .offset = size_, .rows = vector ? 1 : RoundedUp(rows, form.rows_multiple), .cols = PaddedColumns(cols)};
+    size_ += RoundedUp(placed.device.rows * placed.device.cols, kTensorMultiple);
     host_size_ += placed.rows * placed.cols;
     by_name_[parameter.name] = placed_.size();
     placed_.push_back(placed);
@@ -44,6 +67,11 @@ void DeviceLayout::Spread(std::span<const float> host, std::span<float> device) 
   CHECK_EQ(static_cast<int64_t>(device.size()), size_);
   std::fill(device.begin(), device.end(), 0.0f);
   for (const Placed& placed : placed_) {
+    if (placed.transposed) {
+      Transpose(host.data() + placed.host_offset, placed.cols, placed.rows, placed.cols,
+                device.data() + placed.device.offset, placed.device.cols);
+      continue;
+    }
     for (int64_t i = 0; i < placed.rows; ++i) {
       std::copy_n(host.data() + placed.host_offset + i * placed.cols, placed.cols,
                   device.data() + placed.device.offset + i * placed.device.cols);
@@ -55,6 +83,11 @@ void DeviceLayout::Collect(std::span<const float> device, std::span<float> host)
   CHECK_EQ(static_cast<int64_t>(host.size()), host_size_);
   CHECK_EQ(static_cast<int64_t>(device.size()), size_);
   for (const Placed& placed : placed_) {
+    if (placed.transposed) {
+      Transpose(device.data() + placed.device.offset, placed.device.cols, placed.cols, placed.rows,
+                host.data() + placed.host_offset, placed.cols);
+      continue;
+    }
     for (int64_t i = 0; i < placed.rows; ++i) {
       std::copy_n(device.data() + placed.device.offset + i * placed.device.cols, placed.cols,
                   host.data() + placed.host_offset + i * placed.cols);

@@ -3,7 +3,8 @@
 
 // Where a model's parameters lie in its flat vectors on a GPU: in the order of the host's, but each tensor at a
 // multiple of 64 elements and its rows and columns padded as tensor cores want them (dense/device_matrix.h). What lies
-// between and in the padding is 0, and a step keeps it so: activations are 0 there, so gradients are.
+// between and in the padding is 0, and a step keeps it so: activations are 0 there, so gradients are. A matrix that the
+// host has as [in, out] can lie transposed, as products want it (dense/linear_gpu.h).
 
 #include <cstdint>
 #include <span>
@@ -12,7 +13,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "dense/model.h"
+#include "dense/dense_parameters.h"
+#include "dense/device_matrix.h"
 
 namespace sparrow {
 
@@ -23,11 +25,18 @@ struct DeviceTensor {
   int64_t cols = 0;  // Padded.
 };
 
+// How a matrix lies on the GPU where that is not as it lies on the host.
+struct TensorForm {
+  bool transposed = false;
+  int64_t rows_multiple = kColumnsMultiple;  // To which its rows, there, are padded.
+};
+using TensorForms = absl::flat_hash_map<std::string, TensorForm>;  // By the parameter's name.
+
 // Immutable, so thread-safe.
 class DeviceLayout {
  public:
-  // REQUIRES: each parameter has one or two extents.
-  explicit DeviceLayout(const std::vector<Parameter>& parameters);
+  // REQUIRES: each parameter has one or two extents, those of `forms` two.
+  explicit DeviceLayout(const std::vector<Parameter>& parameters, const TensorForms& forms = {});
 
   int64_t size() const { return size_; }                                     // Elements of a flat vector on the GPU.
   const DeviceTensor& at(absl::string_view name) const;                      // REQUIRES: there is such a parameter.
@@ -38,8 +47,9 @@ class DeviceLayout {
  private:
   struct Placed {
     DeviceTensor device;
+    bool transposed = false;
     int64_t host_offset = 0;
-    int64_t rows = 0;
+    int64_t rows = 0;  // The host's.
     int64_t cols = 0;
   };
 

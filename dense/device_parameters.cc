@@ -7,9 +7,8 @@
 
 namespace sparrow {
 
-absl::StatusOr<DeviceParameters> DeviceParameters::Make(const std::vector<Parameter>& parameters, Precision precision,
+absl::StatusOr<DeviceParameters> DeviceParameters::Make(DeviceLayout layout, Precision precision,
                                                         const Stream& stream) {
-  DeviceLayout layout(parameters);
   const size_t size = static_cast<size_t>(layout.size());
   ASSIGN_OR_RETURN(DeviceBuffer<float> weights, AllocateOnDevice<float>(size, "the dense parameters"));
   ASSIGN_OR_RETURN(DeviceBuffer<float> gradients, AllocateOnDevice<float>(size + kStepTotals, "the dense gradients"));

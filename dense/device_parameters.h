@@ -23,8 +23,7 @@ using GradientsQueued = std::function<void(const float* gradients, const Stream&
 class DeviceParameters {
  public:
   // ResourceExhausted. Gradients are 0 at first, weights undefined until Set.
-  static absl::StatusOr<DeviceParameters> Make(const std::vector<Parameter>& parameters, Precision precision,
-                                               const Stream& stream);
+  static absl::StatusOr<DeviceParameters> Make(DeviceLayout layout, Precision precision, const Stream& stream);
 
   const DeviceLayout& layout() const { return layout_; }
   float* weights() { return weights_.data(); }
@@ -58,6 +57,16 @@ class DeviceParameters {
   DeviceBuffer<float> weights_;
   DeviceBuffer<float> gradients_;
   DeviceBuffer<uint16_t> copy_;
+};
+
+// What computes such gradients on a GPU, parameter by parameter.
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+  virtual DeviceParameters* parameters() = 0;
+  // Backward tells `queued` of each parameter, the last layer's first, as soon as its gradients have been queued, so
+  // that they can be summed over workers while it goes on. Empty: tells nobody.
+  virtual void set_gradients_queued(GradientsQueued queued) = 0;
 };
 
 }  // namespace sparrow

@@ -59,7 +59,7 @@ class Gpt2 final : public LanguageModel {
   Gpt2(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t seed)
       : config_(config),
         recompute_(recompute),
-        dropout_seed_(RandomBits(seed, HashOfDropout())),
+        seed_(seed),
         layout_(config),
         gradient_(config.width()),
         branch_gradient_(config.width()),
@@ -113,9 +113,7 @@ class Gpt2 final : public LanguageModel {
   }
 
  private:
-  // Places of dropout.
-  enum Place : uint64_t { kEmbedding, kAttentionWeights, kAttentionEnd, kMlpEnd, kPlaces };
-  static constexpr uint64_t HashOfDropout() { return 0x64726f706f7574; }  // "dropout"
+  using Place = Gpt2DropoutPlace;
 
   std::span<const float> Weights() const { return weights_; }
   std::span<const float> Weights(const Parameter& parameter) const { return ElementsOf(parameter, Weights()); }
@@ -135,8 +133,8 @@ class Gpt2 final : public LanguageModel {
 
   Dropout DropoutAt(uint64_t block, Place place) const {
     if (!dropping_) return {};
-    const uint64_t step_seed = RandomBits(dropout_seed_, place_.step);
-    return Dropout::Of(config_.dropout(), RandomBits(step_seed, block * kPlaces + place));
+    const uint64_t number = block * kGpt2DropoutPlaces + static_cast<uint64_t>(place);
+    return Dropout::Of(config_.dropout(), RandomBits(Gpt2DropoutSeed(seed_, place_.step), number));
   }
   // Of rows of the batch, whose elements are numbered over the sequences of all workers.
   void Drop(uint64_t block, Place place, Matrix rows) const {
@@ -184,10 +182,10 @@ class Gpt2 final : public LanguageModel {
     const ConstMatrix x = residual_[b].all();
     NormalForward(block.ln_1, x, &cheap.moments_1, cheap.normal_1.all());
     LinearForward(block.c_attn, cheap.normal_1.all(), kept.qkv.all());
-    AttentionForwardCpu(shape_, kept.qkv.all(), DropoutAt(b, kAttentionWeights), place_.first_sequence,
+    AttentionForwardCpu(shape_, kept.qkv.all(), DropoutAt(b, Place::kAttentionWeights), place_.first_sequence,
                         kept.attended.all(), kept.log_sums);
     LinearForward(block.attn_c_proj, kept.attended.all(), kept.middle.all());
-    Drop(b, kAttentionEnd, kept.middle.all());
+    Drop(b, Place::kAttentionEnd, kept.middle.all());
     Add(x, kept.middle.all());
 
     NormalForward(block.ln_2, kept.middle.all(), &cheap.moments_2, cheap.normal_2.all());
@@ -195,7 +193,7 @@ class Gpt2 final : public LanguageModel {
     GeluForwardCpu(kept.fc.all(), cheap.gelu.all());
     const Matrix out = residual_[b + 1].all();
     LinearForward(block.mlp_c_proj, cheap.gelu.all(), out);
-    Drop(b, kMlpEnd, out);
+    Drop(b, Place::kMlpEnd, out);
     Add(kept.middle.all(), out);
   }
 
@@ -203,7 +201,7 @@ class Gpt2 final : public LanguageModel {
     const Matrix x = residual_[0].all();
     TokenEmbeddingForwardCpu(batch.tokens, batch.length, MatrixOf(layout_.wte, Weights()),
                              MatrixOf(layout_.wpe, Weights()), x);
-    Drop(config_.layers(), kEmbedding, x);
+    Drop(config_.layers(), Place::kEmbedding, x);
     for (uint64_t b = 0; b < config_.layers(); ++b) BlockForward(b);
   }
 
@@ -271,15 +269,15 @@ class Gpt2 final : public LanguageModel {
     }
     const Matrix branch = branch_gradient_.all();
 
-    LinearBackward(block.mlp_c_proj, cheap.gelu.all(), DroppedGradient(b, kMlpEnd), fc_gradient_.all());
+    LinearBackward(block.mlp_c_proj, cheap.gelu.all(), DroppedGradient(b, Place::kMlpEnd), fc_gradient_.all());
     GeluBackwardCpu(kept.fc.all(), fc_gradient_.all());
     LinearBackward(block.c_fc, cheap.normal_2.all(), fc_gradient_.all(), branch);
     NormalBackward(block.ln_2, branch, kept.middle.all(), cheap.moments_2, gradient_.all());
 
     const Matrix attended = attended_gradient_.all();
-    LinearBackward(block.attn_c_proj, kept.attended.all(), DroppedGradient(b, kAttentionEnd), attended);
-    AttentionBackwardCpu(shape_, kept.qkv.all(), kept.attended.all(), kept.log_sums, DropoutAt(b, kAttentionWeights),
-                         place_.first_sequence, attended, qkv_gradient_.all());
+    LinearBackward(block.attn_c_proj, kept.attended.all(), DroppedGradient(b, Place::kAttentionEnd), attended);
+    AttentionBackwardCpu(shape_, kept.qkv.all(), kept.attended.all(), kept.log_sums,
+                         DropoutAt(b, Place::kAttentionWeights), place_.first_sequence, attended, qkv_gradient_.all());
     LinearBackward(block.c_attn, cheap.normal_1.all(), qkv_gradient_.all(), branch);
     NormalBackward(block.ln_1, branch, residual_[b].all(), cheap.moments_1, gradient_.all());
   }
@@ -289,7 +287,7 @@ class Gpt2 final : public LanguageModel {
       buffer->Resize(shape_.rows());
     }
     for (uint64_t b = config_.layers(); b-- > 0;) BlockBackward(b);
-    Drop(config_.layers(), kEmbedding, gradient_.all());
+    Drop(config_.layers(), Place::kEmbedding, gradient_.all());
     const std::span<float> gradients(gradients_);
     TokenEmbeddingBackwardCpu(batch.tokens, batch.length, gradient_.all(), MatrixOf(layout_.wte, gradients),
                               MatrixOf(layout_.wpe, gradients));
@@ -297,7 +295,7 @@ class Gpt2 final : public LanguageModel {
 
   const v1::Gpt2 config_;
   const v1::TrainConfig::Recompute recompute_;
-  const uint64_t dropout_seed_;
+  const uint64_t seed_;
   const Gpt2Layout layout_;
 
   // Of the present batch:
@@ -334,6 +332,11 @@ Gpt2Floats Gpt2FloatsCpu(const v1::Gpt2& config, v1::TrainConfig::Recompute reco
   const double head_rows = std::min<double>(rows, kLogitRows);
   return {.parameters = static_cast<double>(Gpt2Layout(config).parameters.size()),
           .activations = rows * row + head_rows * (config.vocabulary() + width)};
+}
+
+double Gpt2FlopsPerToken(const v1::Gpt2& config) {
+  const double width = config.width(), layers = config.layers();
+  return 6 * (layers * 12 * width * width + width * config.vocabulary()) + 6 * layers * config.context() * width;
 }
 
 std::unique_ptr<LanguageModel> MakeGpt2(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t seed) {

@@ -4,13 +4,17 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 
 namespace sparrow {
 namespace {
 
 constexpr double kDeviation = 0.02;
+constexpr uint64_t kHashOfDropout = 0x64726f706f7574;  // "dropout"
 
 }  // namespace
+
+uint64_t Gpt2DropoutSeed(uint64_t seed, uint64_t step) { return RandomBits(RandomBits(seed, kHashOfDropout), step); }
 
 Gpt2Layout::Gpt2Layout(const v1::Gpt2& config) : blocks(config.layers()) {
   const uint64_t width = config.width();

@@ -31,6 +31,12 @@ struct Gpt2Block {
   Gpt2Linear mlp_c_proj;  // [4 width, width]
 };
 
+// Where a GPT-2 drops elements in training. The stream of place p of a block in a step is RandomBits(seed of the step,
+// block * kGpt2DropoutPlaces + p), with the number of layers as the embeddings' block.
+enum class Gpt2DropoutPlace : uint64_t { kEmbedding, kAttentionWeights, kAttentionEnd, kMlpEnd };
+inline constexpr uint64_t kGpt2DropoutPlaces = 4;
+uint64_t Gpt2DropoutSeed(uint64_t seed /*of the model*/, uint64_t step);
+
 struct Gpt2Layout {
   explicit Gpt2Layout(const v1::Gpt2& config);
 

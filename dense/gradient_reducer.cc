@@ -11,19 +11,20 @@
 
 namespace sparrow {
 
-std::vector<GradientBucket> GradientReducer::Buckets(ModelGpu* model, const Options& options) {
+std::vector<GradientBucket> GradientReducer::Buckets(GradientSource* model, const Options& options) {
   const DeviceLayout& layout = model->parameters()->layout();
   return MakeGradientBuckets(layout.Offsets(), layout.size() + kStepTotals,
                              options.bucket_bytes / static_cast<int64_t>(sizeof(float)));
 }
 
-absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Make(ModelGpu* model, DeviceCollective* collective,
+absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Make(GradientSource* model,
+                                                                       DeviceCollective* collective,
                                                                        const Options& options, const Stream& stream) {
   ASSIGN_OR_RETURN(PinnedBuffer<float> totals, AllocatePinned<float>(kStepTotals, "a step's sums"));
   return std::unique_ptr<GradientReducer>(new GradientReducer(model, collective, options, stream, std::move(totals)));
 }
 
-GradientReducer::GradientReducer(ModelGpu* model, DeviceCollective* collective, const Options& options,
+GradientReducer::GradientReducer(GradientSource* model, DeviceCollective* collective, const Options& options,
                                  const Stream& stream, PinnedBuffer<float> totals)
     : model_(model),
       collective_(collective),
@@ -44,7 +45,7 @@ GradientReducer::~GradientReducer() {
   if (under_way_) collective_->GiveUp();
 }
 
-void GradientReducer::Backward(const ModelGpu::Batch& batch) {
+void GradientReducer::Backward(const Totals& totals, absl::FunctionRef<void()> backward) {
   side_ = nullptr;
   for (size_t b = 0; b < buckets_.size(); ++b) {
     progress_[b]->missing = buckets_[b].parameters;
@@ -54,11 +55,11 @@ void GradientReducer::Backward(const ModelGpu::Batch& batch) {
   if (options_.totals_last) {
     ++progress_[0]->missing;
   } else {
-    StepTotalsGpu(batch.loss_sum, batch.samples, /*not_finite=*/nullptr, model_->parameters()->totals(), main_);
+    StepTotalsGpu(totals.loss_sum, totals.samples, /*not_finite=*/nullptr, model_->parameters()->totals(), main_);
     progress_[0]->on_main = true;
   }
   in_backward_ = true;
-  model_->Backward(batch, main_);
+  backward();
   in_backward_ = false;
   for (size_t b = options_.totals_last ? 1 : 0; b < progress_.size(); ++b) {
     if (progress_[b]->ready) continue;
@@ -67,9 +68,9 @@ void GradientReducer::Backward(const ModelGpu::Batch& batch) {
   }
 }
 
-void GradientReducer::PutTotals(const ModelGpu::Batch& batch, const uint64_t* not_finite) {
+void GradientReducer::PutTotals(const Totals& totals) {
   CHECK(options_.totals_last) << "the totals are put by Backward";
-  StepTotalsGpu(batch.loss_sum, batch.samples, not_finite, model_->parameters()->totals(), main_);
+  StepTotalsGpu(totals.loss_sum, totals.samples, totals.not_finite, model_->parameters()->totals(), main_);
   progress_[0]->on_main = true;
   progress_[0]->on_side = false;  // The model's stream has waited for the other.
   MarkReady(progress_[0].get());

@@ -15,20 +15,21 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/cuda/graph.h"
 #include "base/cuda/pinned_buffer.h"
 #include "base/cuda/stream.h"
 #include "dense/device_collective.h"
+#include "dense/device_parameters.h"
 #include "dense/gradient_buckets.h"
-#include "dense/model_gpu.h"
 #include "dense/step_totals.h"
 
 namespace sparrow {
 
 // Not thread-safe. Destroyed with sums under way it gives up the collective. The model is told whom to tell of
-// gradients (ModelGpu::set_gradients_queued) as long as this lives.
+// gradients (GradientSource::set_gradients_queued) as long as this lives.
 class GradientReducer {
  public:
   struct Options {
@@ -41,20 +42,26 @@ class GradientReducer {
   };
 
   // The buckets that Make will use, for members to compare (dense/reduction_terms.h).
-  static std::vector<GradientBucket> Buckets(ModelGpu* model, const Options& options);
+  static std::vector<GradientBucket> Buckets(GradientSource* model, const Options& options);
 
   // ResourceExhausted. All outlive it; `stream` is the model's.
-  static absl::StatusOr<std::unique_ptr<GradientReducer>> Make(ModelGpu* model, DeviceCollective* collective,
+  static absl::StatusOr<std::unique_ptr<GradientReducer>> Make(GradientSource* model, DeviceCollective* collective,
                                                                const Options& options, const Stream& stream);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // model->Backward(batch), with events. May be recorded in a graph, and replayed.
-  void Backward(const ModelGpu::Batch& batch);
-  // Queues the totals. *not_finite: gradients that overflowed. May be recorded in the graph of the Backward before it.
-  // REQUIRES: Options.totals_last.
-  void PutTotals(const ModelGpu::Batch& batch, const uint64_t* not_finite /*[1], in GPU memory*/);
+  // What goes along, in GPU memory, [1] each.
+  struct Totals {
+    const double* loss_sum = nullptr;
+    const uint32_t* samples = nullptr;
+    const uint64_t* not_finite = nullptr;  // Gradients that overflowed; null: none. Of PutTotals alone.
+  };
+  // backward(), with events: it queues the model's backward pass, or nothing where the gradients have been queued. May
+  // be recorded in a graph, and replayed.
+  void Backward(const Totals& totals, absl::FunctionRef<void()> backward);
+  // Queues the totals. May be recorded in the graph of the Backward before it. REQUIRES: Options.totals_last.
+  void PutTotals(const Totals& totals);
   // Queues the sums, after the Backward that has been queued or replayed last. The model's stream does not wait for
   // them. Errors of the collective, which are final; ResourceExhausted: GPU memory for the graph.
   absl::Status Start();
@@ -82,7 +89,7 @@ class GradientReducer {
     Event side_ready;
   };
 
-  GradientReducer(ModelGpu* model, DeviceCollective* collective, const Options& options, const Stream& stream,
+  GradientReducer(GradientSource* model, DeviceCollective* collective, const Options& options, const Stream& stream,
                   PinnedBuffer<float> totals);
 
   void Queued(const float* gradients, const Stream& stream);
@@ -90,7 +97,7 @@ class GradientReducer {
   absl::Status QueueSums();
   absl::Status QueueSum(size_t bucket);
 
-  ModelGpu* const model_;
+  GradientSource* const model_;
   DeviceCollective* const collective_;
   const Options options_;
   const Stream& main_;

@@ -53,6 +53,11 @@ struct Gpt2Floats {
 };
 Gpt2Floats Gpt2FloatsCpu(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t sequences);
 
+// Operations of a training step for each token, a multiplication and an addition being two, as others count them
+// (Narayanan et al., 2021; PaLM's appendix B): 6 for each weight that a product has, the head's included, and 6 layers
+// context width for causal attention, which is half of what the whole square would take. Recomputation counts nothing.
+double Gpt2FlopsPerToken(const v1::Gpt2& config);
+
 // On the CPU, in float32, with initial weights that are a pure function of (seed, parameter name, element). REQUIRES:
 // the fields of `config` are in their ranges (worker/job_check.h).
 std::unique_ptr<LanguageModel> MakeGpt2(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t seed);

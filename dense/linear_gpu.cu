@@ -9,6 +9,7 @@
 #include "base/cuda/graph.h"
 #include "base/cuda/launch.cuh"
 #include "base/cuda/operation.h"
+#include "dense/gelu_gpu.h"
 #include "dense/linear_gpu.h"
 #include "dense/linear_kernels.cuh"
 #include "dense/linear_product.cuh"
@@ -63,6 +64,16 @@ ProductShape BackwardInputShape(const DeviceMatrix& y_gradients, const DeviceMat
           .y_stride = y_gradients.stride};
 }
 
+ProductShape BackwardWeightsShape(const DeviceMatrix& y_gradients, const DeviceMatrix& x) {
+  return {.kind = ProductKind::kBackwardWeights,
+          .n = x.rows,
+          .in = x.cols,
+          .out = y_gradients.cols,
+          .x_stride = x.stride,
+          .w_stride = x.cols,
+          .y_stride = y_gradients.stride};
+}
+
 std::string Environment() {
   int device = 0, multiprocessors = 0, driver = 0;
   CHECK_CUDA(cudaGetDevice(&device));
@@ -110,7 +121,8 @@ class ProductsGpu::State {
   }
 
   // In place: zeros where `relu` does not let pass, and the sums of columns, unless null.
-  void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, const Stream& stream) {
+  void Gradients(const DeviceMatrix& values, ReluFrom relu, const Call& call, float* sums, bool add,
+                 const Stream& stream) {
     const SumsRoom room = Room();
     const Operation operation([&] {
       const double elements = 1.0 * values.rows * values.cols;
@@ -124,7 +136,7 @@ class ProductsGpu::State {
       using T = decltype(zero);
       const auto launch = [&](auto launch_gradients) {
         launch_gradients(values, static_cast<const uint8_t*>(call.mask), MaskPitch(values.cols), call.outputs, sums,
-                         room, stream);
+                         add, room, stream);
       };
       switch (relu) {
         case ReluFrom::kNowhere:
@@ -149,8 +161,6 @@ class ProductsGpu::State {
     for (const auto& [shape, choice] : choices_) text += ProductShapeText(shape) + ": " + choice.how + "\n";
     return text;
   }
-
-  const Options& options() const { return options_; }
 
   void WeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream) {
     const Operation operation([&] {
@@ -192,7 +202,7 @@ class ProductsGpu::State {
   // Whether it is left to dense/tile_product.cuh.
   bool TakesTiles(const ProductShape& shape) const {
     return can_tile_ && (shape.n <= options_.small_rows_max || options_.own == Options::Own::kAlways) && !shape.mask &&
-           !shape.add && shape.kind != ProductKind::kBackwardWeights &&
+           !shape.gelu && !shape.add && shape.kind != ProductKind::kBackwardWeights &&
            (shape.kind == ProductKind::kForward || !shape.bias);
   }
 
@@ -231,43 +241,50 @@ class ProductsGpu::State {
     if (apart && shape.kind == ProductKind::kBackwardWeights && shape.bias) {
       // Before the product, so that the two share the workspace in the order of the stream.
       Gradients({const_cast<void*>(call.b), shape.n, shape.out, shape.y_stride}, ReluFrom::kNowhere, call,
-                static_cast<float*>(call.vector), stream);
+                static_cast<float*>(call.vector), shape.add, stream);
     }
+    // A GELU of its own reads its input where the product has written it.
+    Call product_call = call;
+    if (apart && shape.gelu && shape.kind == ProductKind::kForward) product_call.d = call.mask;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     {
       const Operation operation([&] { return CostOf(shape, /*whole=*/!apart); });
       if (algorithm == kPlainAlgorithm) {
-        LaunchPlainProduct(shape, call.a, call.b, call.d, stream);
+        LaunchPlainProduct(shape, call.a, call.b, product_call.d, stream);
       } else {
-        status = product->Run(handle_.get(), algorithm, call, alpha, workspace_.data(), stream);
+        status = product->Run(handle_.get(), algorithm, product_call, alpha, workspace_.data(), stream);
       }
     }
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (apart && shape.kind == ProductKind::kForward && (shape.bias || shape.relu)) {
-      const BiasReluArguments arguments{.y = call.d,
-                                        .rows = shape.n,
-                                        .cols = shape.out,
-                                        .stride = shape.y_stride,
-                                        .bias = call.vector,
-                                        .relu = shape.relu,
-                                        .mask = static_cast<uint8_t*>(call.mask),
-                                        .mask_pitch = MaskPitch(shape.out)};
-      const Operation operation([&] {
-        const double elements = 1.0 * shape.n * shape.out;
-        return OperationCost{
-            .name = "bias and ReLU",
-            .bytes = 2.0 * ElementBytes(shape.precision) * elements + (call.mask == nullptr ? 0 : elements / 8)};
-      });
-      WithElementType(shape.precision, [&](auto zero) {
-        Launch(BiasReluKernel<decltype(zero)>, BiasReluBlocks(shape.n, shape.out), kLinearBlock, stream, arguments);
-      });
+      LaunchBiasRelu(shape.precision,
+                     {.y = product_call.d,
+                      .rows = shape.n,
+                      .cols = shape.out,
+                      .stride = shape.y_stride,
+                      .bias = call.vector,
+                      .relu = shape.relu,
+                      .mask = shape.mask ? static_cast<uint8_t*>(call.mask) : nullptr,
+                      .mask_pitch = MaskPitch(shape.out)},
+                     stream);
+    }
+    if (apart && shape.gelu) {
+      if (shape.kind == ProductKind::kForward) {
+        GeluForwardGpu(shape.precision, {call.mask, shape.n, shape.out, shape.y_stride},
+                       {call.d, shape.n, shape.out, shape.y_stride}, stream);
+      } else {
+        GeluBackwardGpu(shape.precision, {call.mask, shape.n, shape.in, shape.x_stride},
+                        {call.d, shape.n, shape.in, shape.x_stride}, /*bias_gradients=*/nullptr, /*workspace=*/nullptr,
+                        stream);
+      }
     }
     if (shape.kind == ProductKind::kBackwardInput) {
       const ReluFrom relu = shape.relu            ? ReluFrom::kOutputs
                             : shape.mask && apart ? ReluFrom::kMask
                                                   : ReluFrom::kNowhere;
       if (relu != ReluFrom::kNowhere || shape.bias) {
-        Gradients({call.d, shape.n, shape.in, shape.x_stride}, relu, call, static_cast<float*>(call.vector), stream);
+        Gradients({call.d, shape.n, shape.in, shape.x_stride}, relu, call, static_cast<float*>(call.vector),
+                  /*add=*/false, stream);
       }
     }
     return status;
@@ -286,11 +303,15 @@ class ProductsGpu::State {
     Call trial = call;
     std::optional<DeviceBuffer<char>> scratch;
     if (shape.add) {
-      scratch =
-          DeviceBuffer<char>::Allocate(static_cast<size_t>(shape.n * shape.x_stride) * ElementBytes(shape.precision));
+      const bool weights = shape.kind == ProductKind::kBackwardWeights;
+      const size_t matrix = weights ? static_cast<size_t>(shape.out * shape.w_stride) * sizeof(float)
+                                    : static_cast<size_t>(shape.n * shape.x_stride) * ElementBytes(shape.precision);
+      const size_t sums = weights && shape.bias ? static_cast<size_t>(shape.out) * sizeof(float) : 0;
+      scratch = DeviceBuffer<char>::Allocate(matrix + sums);
       if (scratch.has_value()) {
         scratch->Fill(0, stream);
         trial.d = scratch->data();
+        if (sums > 0) trial.vector = scratch->data() + matrix;
       }
     }
     const bool can_run = !shape.add || scratch.has_value();  // Else the library's word must do.
@@ -483,6 +504,43 @@ void ProductsGpu::Forward(const DeviceMatrix& x, const DeviceMatrix& w, const vo
                    {.a = w.data, .b = x.data, .d = y.data, .vector = const_cast<void*>(b), .mask = relu_mask}, stream);
 }
 
+void ProductsGpu::ForwardGelu(const DeviceMatrix& x, const DeviceMatrix& w, const void* b, const DeviceMatrix& before,
+                              const DeviceMatrix& y, const Stream& stream) {
+  CheckMatrix(x, "x");
+  CheckMatrix(w, "w");
+  CheckMatrix(before, "before");
+  CheckMatrix(y, "y");
+  CHECK(y.rows == x.rows && w.cols == x.cols && w.rows == y.cols);
+  CHECK(before.rows == y.rows && before.cols == y.cols && before.stride == y.stride);
+  if (x.rows == 0) return;
+  state_->Multiply({.kind = ProductKind::kForward,
+                    .bias = b != nullptr,
+                    .gelu = true,
+                    .n = x.rows,
+                    .in = x.cols,
+                    .out = y.cols,
+                    .x_stride = x.stride,
+                    .w_stride = w.stride,
+                    .y_stride = y.stride},
+                   {.a = w.data, .b = x.data, .d = y.data, .vector = const_cast<void*>(b), .mask = before.data},
+                   stream);
+}
+
+void ProductsGpu::BackwardThroughGelu(const DeviceMatrix& y_gradients, const DeviceMatrix& w,
+                                      const DeviceMatrix& before, const DeviceMatrix& x_gradients,
+                                      const Stream& stream) {
+  CheckMatrix(y_gradients, "y_gradients");
+  CheckMatrix(w, "w");
+  CheckMatrix(before, "before");
+  CheckMatrix(x_gradients, "x_gradients");
+  CHECK(y_gradients.rows == x_gradients.rows && w.cols == x_gradients.cols && w.rows == y_gradients.cols);
+  CHECK(before.rows == x_gradients.rows && before.cols == x_gradients.cols && before.stride == x_gradients.stride);
+  if (y_gradients.rows == 0) return;
+  ProductShape shape = BackwardInputShape(y_gradients, w, x_gradients);
+  shape.gelu = true;
+  state_->Multiply(shape, {.a = w.data, .b = y_gradients.data, .d = x_gradients.data, .mask = before.data}, stream);
+}
+
 void ProductsGpu::BackwardInput(const DeviceMatrix& y_gradients, const DeviceMatrix& w, const void* relu_mask, bool add,
                                 const DeviceMatrix& x_gradients, const Stream& stream) {
   CheckMatrix(y_gradients, "y_gradients");
@@ -536,15 +594,22 @@ void ProductsGpu::BackwardWeights(const DeviceMatrix& y_gradients, const DeviceM
     if (b_gradients != nullptr) FillWithZeros(b_gradients, y_gradients.cols, stream);
     return;
   }
-  state_->Multiply({.kind = ProductKind::kBackwardWeights,
-                    .bias = b_gradients != nullptr,
-                    .n = x.rows,
-                    .in = x.cols,
-                    .out = y_gradients.cols,
-                    .x_stride = x.stride,
-                    .w_stride = x.cols,
-                    .y_stride = y_gradients.stride},
-                   {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
+  ProductShape shape = BackwardWeightsShape(y_gradients, x);
+  shape.bias = b_gradients != nullptr;
+  state_->Multiply(shape, {.a = x.data, .b = y_gradients.data, .d = w_gradients, .vector = b_gradients}, stream);
+}
+
+void ProductsGpu::AddBackwardWeights(const LayerGradients& layer, const Stream& stream) {
+  CheckMatrix(layer.y_gradients, "y_gradients");
+  CheckMatrix(layer.x, "x");
+  CHECK_EQ(layer.y_gradients.rows, layer.x.rows);
+  if (layer.x.rows == 0) return;
+  ProductShape shape = BackwardWeightsShape(layer.y_gradients, layer.x);
+  shape.bias = layer.b_gradients != nullptr;
+  shape.add = true;
+  state_->Multiply(
+      shape, {.a = layer.x.data, .b = layer.y_gradients.data, .d = layer.w_gradients, .vector = layer.b_gradients},
+      stream);
 }
 
 void ProductsGpu::BackwardWeightsTogether(std::span<const LayerGradients> layers, LaunchAt at, const Stream& stream) {
@@ -573,7 +638,7 @@ void ProductsGpu::ColumnSums(const DeviceMatrix& values, float* sums, const Stre
   CheckMatrix(values, "values");
   CheckAligned(values.data, "values");
   CheckAligned(sums, "sums");
-  state_->Gradients(values, ReluFrom::kNowhere, {}, sums, stream);
+  state_->Gradients(values, ReluFrom::kNowhere, {}, sums, /*add=*/false, stream);
 }
 
 bool ProductsGpu::SumsCost(int64_t rows) const { return state_->SumsCost(rows); }

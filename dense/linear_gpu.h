@@ -2,8 +2,8 @@
 #define SPARROW_DENSE_LINEAR_GPU_H_
 
 // The CUDA half of dense/linear.h: the matrix products of fully connected layers, by cuBLASLt, with what comes after a
-// product (bias, ReLU, its derivative, the bias's gradients) in the product's epilogue where that is faster. Needs CUDA
-// and base/cuda only.
+// product (bias, ReLU or GELU, its derivative, the bias's gradients) in the product's epilogue where that is faster.
+// Needs CUDA and base/cuda only.
 
 #include <cstddef>
 #include <cstdint>
@@ -100,6 +100,11 @@ class ProductsGpu {
   void Forward(const DeviceMatrix& x /*[n, in]*/, const DeviceMatrix& w /*[out, in]*/, const void* b /*[out]*/,
                bool relu, const DeviceMatrix& y /*[n, out]*/, void* relu_mask, const Stream& stream);
 
+  // y = GELU(before), with before = x w^T + b, which is written too (dense/gelu.h; an epilogue takes the GELU of what
+  // is not rounded yet). REQUIRES: before and y have the same shape and stride.
+  void ForwardGelu(const DeviceMatrix& x /*[n, in]*/, const DeviceMatrix& w /*[out, in]*/, const void* b /*[out]*/,
+                   const DeviceMatrix& before /*[n, out]*/, const DeviceMatrix& y /*[n, out]*/, const Stream& stream);
+
   // x_gradients = y_gradients w, with 0 where relu_mask, that of the layer below whose output x is, has no bit; null:
   // no mask. add: x_gradients += y_gradients w; REQUIRES: no mask then.
   void BackwardInput(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& w /*[out, in]*/,
@@ -116,10 +121,19 @@ class ProductsGpu {
                            const DeviceMatrix& x_gradients /*[n, in]*/, float* b_gradients /*[in]*/,
                            const Stream& stream);
 
+  // BackwardInput through the GELU of the layer below: x_gradients = (y_gradients w) GELU'(before), element by element.
+  // REQUIRES: before and x_gradients have the same shape and stride.
+  void BackwardThroughGelu(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& w /*[out, in]*/,
+                           const DeviceMatrix& before /*[n, in]*/, const DeviceMatrix& x_gradients /*[n, in]*/,
+                           const Stream& stream);
+
   // w_gradients = y_gradients^T x and b_gradients = the sums of y_gradients' columns, both float32 whatever the
   // precision; 0 for n = 0. b_gradients null: not wanted.
   void BackwardWeights(const DeviceMatrix& y_gradients /*[n, out]*/, const DeviceMatrix& x /*[n, in]*/,
                        float* w_gradients /*[out, in]*/, float* b_gradients /*[out]*/, const Stream& stream);
+
+  // BackwardWeights added to what the layer's gradients hold, in float32.
+  void AddBackwardWeights(const LayerGradients& layer, const Stream& stream);
 
   // BackwardWeights of several layers. Where CanWeightsTogether, in one launch, or one for every eight, of a product of
   // our own (dense/weight_product.cuh), which may be captured from the first call on. Their outputs overlap nothing.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/cuda/launch.cuh"
+#include "base/cuda/operation.h"
 #include "dense/device_matrix.h"
 #include "dense/precision.cuh"
 
@@ -40,6 +41,7 @@ struct GradientsArguments {
   float* partials;     // [row_blocks, stripes * columns of a stripe]; unused for one row block.
   unsigned* finished;  // [stripes], 0 between launches.
   float* sums;         // [cols]
+  bool add;            // The sums are added to what is there.
 };
 
 // Lanes side by side in a row: 8 vectors are the 128 bytes of a line of the cache.
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kLinearBlock, GradientsBlocks(kRelu)) Gradient
     if (a.row_blocks > 1) {
       a.partials[row_block * pitch + out] = total;
     } else if (out < a.cols) {
-      a.sums[out] = total;
+      a.sums[out] = a.add ? a.sums[out] + total : total;
     }
   }
   if (a.row_blocks == 1) return;
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kLinearBlock, GradientsBlocks(kRelu)) Gradient
     float all = 0;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) all += sums[g][mine];
-    a.sums[out] = all;
+    a.sums[out] = a.add ? a.sums[out] + all : all;
   }
 }
 
@@ -182,7 +184,7 @@ struct SumsRoom {
 // sums null: not wanted.
 template <typename T, ReluFrom kRelu>
 void LaunchGradients(const DeviceMatrix& values, const uint8_t* mask, int64_t mask_pitch, const DeviceMatrix& outputs,
-                     float* sums, const SumsRoom& room, const Stream& stream) {
+                     float* sums, bool add, const SumsRoom& room, const Stream& stream) {
   constexpr int64_t kColumns = kStripeColumns<T>;
   // All resident at once on 132 multiprocessors: a block that ends and one that starts leave a gap in the reads. The
   // same on every GPU, for the same sums.
@@ -211,7 +213,8 @@ void LaunchGradients(const DeviceMatrix& values, const uint8_t* mask, int64_t ma
         .rows_a_block = rows_a_block,
         .partials = room.partials,
         .finished = room.finished,
-        .sums = sums != nullptr ? sums + first : nullptr};
+        .sums = sums != nullptr ? sums + first : nullptr,
+        .add = add};
     const int64_t grid = stripes * row_blocks;
     if (sums != nullptr) {
       Launch(GradientsKernel<T, kRelu, true>, grid, kLinearBlock, stream, arguments);
@@ -262,9 +265,15 @@ __global__ void __launch_bounds__(kLinearBlock) BiasReluKernel(BiasReluArguments
   if (a.mask != nullptr) a.mask[row * a.mask_pitch + byte] = static_cast<uint8_t>(bits);
 }
 
-// Blocks of BiasReluKernel.
-inline int64_t BiasReluBlocks(int64_t rows, int64_t cols) {
-  return (rows * (cols / 8) + kLinearBlock - 1) / kLinearBlock;
+inline void LaunchBiasRelu(Precision precision, const BiasReluArguments& a, const Stream& stream) {
+  const Operation operation([&] {
+    const double elements = 1.0 * a.rows * a.cols;
+    return OperationCost{.name = "bias and ReLU",
+                         .bytes = 2.0 * ElementBytes(precision) * elements + (a.mask == nullptr ? 0 : elements / 8)};
+  });
+  const int64_t blocks = (a.rows * (a.cols / 8) + kLinearBlock - 1) / kLinearBlock;
+  WithElementType(precision,
+                  [&](auto zero) { Launch(BiasReluKernel<decltype(zero)>, blocks, kLinearBlock, stream, a); });
 }
 
 }  // namespace sparrow

@@ -25,8 +25,8 @@ namespace sparrow {
   } while (false)
 
 constexpr size_t kWorkspaceBytes = kProductsWorkspaceBytes;
-constexpr int kCandidatesMax = 16;                    // Of each variant, the library's best guess first.
-constexpr uint32_t kAlignment = 16;                   // Bytes, of every pointer.
+constexpr int kCandidatesMax = 16;   // Of each variant, the library's best guess first.
+constexpr uint32_t kAlignment = 16;  // Bytes, of every pointer.
 
 inline int64_t MaskPitch(int64_t cols) {
   return (cols + 127) / 128 * 16;
@@ -47,13 +47,15 @@ inline cudaDataType_t ElementType(Precision precision) {
 inline cublasLtEpilogue_t EpilogueOf(const ProductShape& shape) {
   switch (shape.kind) {
     case ProductKind::kForward:
+      if (shape.gelu) return shape.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
       if (!shape.relu) return shape.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
       if (!shape.mask) return shape.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
       return shape.bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
     case ProductKind::kBackwardInput:
+      if (shape.gelu) return CUBLASLT_EPILOGUE_DGELU;
       return shape.mask ? CUBLASLT_EPILOGUE_DRELU : CUBLASLT_EPILOGUE_DEFAULT;
     default:
-      return shape.bias ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
+      return shape.bias && !shape.add ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
   }
 }
 
@@ -88,8 +90,8 @@ struct Call {
   const void* a = nullptr;  // The weights, or a layer's inputs for their gradients.
   const void* b = nullptr;  // A layer's inputs, or the gradients by its outputs.
   void* d = nullptr;
-  void* vector = nullptr;  // The bias, or where sums of columns go.
-  void* mask = nullptr;
+  void* vector = nullptr;     // The bias, or where sums of columns go.
+  void* mask = nullptr;       // Or the input of a GELU.
   DeviceMatrix outputs = {};  // Of the ReLU that gradients pass, where they tell what passes.
 };
 
@@ -131,6 +133,9 @@ class Product {
     if (shape.mask) {
       const int64_t cols = shape.kind == ProductKind::kForward ? shape.out : shape.in;
       Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, MaskPitch(cols) * 8);
+    }
+    if (shape.gelu) {
+      Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.kind == ProductKind::kForward ? shape.y_stride : shape.x_stride);
     }
     // Until the first call: as aligned as any pointer must be, since the library looks at that when it chooses.
     void* const aligned = reinterpret_cast<void*>(uintptr_t{kAlignment});
@@ -223,7 +228,7 @@ class Product {
   void SetPointers(const Call& call) {
     const bool sums_after = shape_.kind == ProductKind::kBackwardInput;
     if (shape_.bias && !sums_after) Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.vector);
-    if (shape_.mask) Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.mask);
+    if (shape_.mask || shape_.gelu) Set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.mask);
   }
 
   // Partial sums in the output, or of its type, only where that is float32; in the output they are added by blocks that

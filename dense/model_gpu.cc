@@ -25,7 +25,7 @@ Precision PrecisionOf(v1::TrainConfig::Precision precision) {
 absl::StatusOr<std::unique_ptr<ModelGpu>> MakeModelGpu(const v1::ModelConfig& config, const ModelShape& shape,
                                                        const Model& model, const ModelGpu::Options& options,
                                                        const Stream& stream) {
-  ASSIGN_OR_RETURN(DeviceParameters made, DeviceParameters::Make(model.parameters(), options.precision, stream));
+  ASSIGN_OR_RETURN(DeviceParameters made, DeviceParameters::Make(DeviceLayout(model.parameters()), options.precision, stream));
   auto parameters = std::make_unique<DeviceParameters>(std::move(made));
   parameters->Set(model.weights(), stream);
   return config.kind_case() == v1::ModelConfig::kDcnv2

@@ -23,7 +23,7 @@ struct GatheredVectors;
 // Not thread-safe; all its work belongs to the stream that it was made with. Nothing waits and nothing is allocated in
 // Forward, ForwardLoss and Backward, so they can be recorded as a CUDA graph (base/cuda/graph.h) once each has run with
 // that number of rows, which is when the matrix products choose their algorithms.
-class ModelGpu {
+class ModelGpu : public GradientSource {
  public:
   struct Options {
     Precision precision = Precision::kBfloat16;
@@ -45,8 +45,6 @@ class ModelGpu {
     const GatheredVectors* gathered = nullptr;  // Not null: takes the place of sparse(). REQUIRES: takes_gathered().
   };
 
-  virtual ~ModelGpu() = default;
-
   // Where the pooled vectors of all features, side by side, go before a forward, and where their gradients are after
   // Backward: [rows, S] of the precision's type.
   virtual DeviceMatrix sparse(int64_t rows) = 0;
@@ -61,16 +59,12 @@ class ModelGpu {
   virtual void ForwardLoss(const Batch& batch, const Stream& stream) = 0;
   virtual void Backward(const Batch& batch, const Stream& stream) = 0;
 
-  // Backward tells `queued` of each parameter, the last layer's first, as soon as its gradients have been queued, so
-  // that they can be summed over workers while it goes on. Empty: tells nobody.
-  virtual void set_gradients_queued(GradientsQueued queued) = 0;
-
   // Backward tells `queued` when the gradients of pooled vectors have been queued on its stream, so that what they are
   // for can be queued on another stream, behind an event, while it goes on. Empty: tells nobody.
   using SparseGradientsQueued = std::function<void()>;
   virtual void set_sparse_gradients_queued(SparseGradientsQueued queued) = 0;
 
-  DeviceParameters* parameters() { return parameters_.get(); }
+  DeviceParameters* parameters() override { return parameters_.get(); }
 
  protected:
   explicit ModelGpu(std::unique_ptr<DeviceParameters> parameters) : parameters_(std::move(parameters)) {}

@@ -18,7 +18,7 @@
 namespace sparrow {
 namespace {
 
-constexpr std::string_view kFirstLine = "sparrow-product-plans 1";
+constexpr std::string_view kFirstLine = "sparrow-product-plans 2";
 constexpr std::string_view kChecksum = "checksum ";
 constexpr std::uintmax_t kBytesMax = 64 << 20;  // A model has some hundred lines of 250 bytes.
 
@@ -32,6 +32,7 @@ constexpr std::pair<ProductKind, std::string_view> kKinds[] = {{ProductKind::kFo
 constexpr std::pair<bool, std::string_view> kFused[] = {{true, "fused"}, {false, "apart"}};
 constexpr std::pair<bool ProductShape::*, std::string_view> kFlags[] = {{&ProductShape::bias, "bias"},
                                                                         {&ProductShape::relu, "relu"},
+                                                                        {&ProductShape::gelu, "gelu"},
                                                                         {&ProductShape::mask, "mask"},
                                                                         {&ProductShape::add, "add"}};
 constexpr int64_t ProductShape::*kNumbers[] = {&ProductShape::n,

@@ -5,13 +5,13 @@
 // next. Plain C++: knows neither CUDA nor abseil, and opaque words instead of cuBLASLt's types.
 //
 // The file, a line each, '\n' at each end:
-//   sparrow-product-plans 1
+//   sparrow-product-plans 2
 //   ENVIRONMENT                    what the choices hold for: GPU, driver, library; any text without '\n'
 //   PRECISION KIND FLAGS SIZES fused|apart ALGORITHM MICROSECONDS        one a product
 //   checksum 0123456789abcdef      FNV-1a of every byte before this line
 // SIZES are n, in, out, the strides of x, w and y, and multiprocessors. Such as
 //   bf16 forward bias,relu,mask 2048 16 512 16 16 512 0 fused 0000001000000043...(128 hexadecimal digits) 4.125
-// FLAGS are joined by ',' in the order bias, relu, mask, add; '-' for none. The file is a cache: when any of this
+// FLAGS are joined by ',' in the order bias, relu, gelu, mask, add; '-' for none. The file is a cache: when any of this
 // changes, the version in its first line does, and an old file counts for nothing.
 
 #include <array>
@@ -34,8 +34,9 @@ struct ProductShape {
   ProductKind kind = ProductKind::kForward;
   bool bias = false;  // kForward: is added. Else: sums of the columns of y_gradients or x_gradients are wanted.
   bool relu = false;  // kForward. kBackwardInput: gradients pass a ReLU whose outputs tell where.
+  bool gelu = false;  // kForward: its input is written too. kBackwardInput: gradients pass a GELU whose input is read.
   bool mask = false;  // kForward: is written. kBackwardInput: gradients pass a ReLU where it says.
-  bool add = false;   // kBackwardInput.
+  bool add = false;   // kBackwardInput, kBackwardWeights: to what is there.
   int64_t n = 0;
   int64_t in = 0;
   int64_t out = 0;

@@ -5,7 +5,6 @@
 // and a changed dense model out. The loop around it (worker/train_loop.h) knows no device.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,12 +64,6 @@ class BatchTrainer {
   // needs no scale and takes none.
   virtual void SetLossScale(float scale) = 0;
 
-  // How the workers of a job reach each other.
-  struct Meeting {
-    Collective* collective = nullptr;
-    RendezvousStore* board = nullptr;           // Where their GPUs meet; null: they do not.
-    std::function<bool()> cancelled = nullptr;  // Asked while a GPU waits for another.
-  };
   // Every worker of the job calls it, once, before Start. Where each has a GPU of its own, and there is
   // NCCL, their GPUs sum the dense gradients from then on, while backward goes on. All outlive the trainer's last
   // Reduce; the board outlives the trainer. FailedPrecondition: the workers would sum different things.

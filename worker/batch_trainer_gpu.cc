@@ -8,18 +8,18 @@
 #include "base/cuda/allocate.h"
 #include "base/cuda/mirror.h"
 #include "base/cuda/operation.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "dense/cublas_lt.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/device_collective.h"
+#include "dense/gpu_meeting.h"
 #include "dense/gradient_reducer.h"
 #include "dense/loss_scale.h"
 #include "dense/model_gpu.h"
-#include "dense/reduction_terms.h"
 #include "worker/batch_trainer.h"
 #include "worker/device_batch.h"
+#include "worker/gpu_optimizer_state.h"
 #include "worker/gpu_reserve.h"
 #include "worker/gpu_step.h"
 #include "worker/hot_row_store_gpu.h"
@@ -60,14 +60,7 @@ class GpuBatchTrainer final : public BatchTrainer {
                                            static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float),
                                            " bytes"));
     }
-    std::vector<float> spread(static_cast<size_t>(size));
-    const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
-    for (size_t i = 0; i < states.size(); ++i) {
-      model_->parameters()->layout().Spread(states[i].values, spread);
-      optimizer_->states()[i].CopyFrom(spread, stream_);
-      stream_.Synchronize();
-    }
-    optimizer_->SetUpdates(parts_.optimizer->updates(), stream_);
+    OptimizerStateToGpu(parts_.optimizer, model_->parameters()->layout(), &*optimizer_, stream_);
     ASSIGN_OR_RETURN(batch_, MakeBatch(DeviceBatch::GroupsByDim(*parts_.layout)));
     ASSIGN_OR_RETURN(logits_, Mirror<float>::Make(static_cast<size_t>(rows_max_), "logits"));
     ASSIGN_OR_RETURN(step_, GpuStep::Make({.model = model_.get(),
@@ -81,36 +74,12 @@ class GpuBatchTrainer final : public BatchTrainer {
   }
 
   absl::Status Join(const Meeting& meeting) override {
-    Collective* const group = meeting.collective;
-    if (group->size() == 1) return absl::OkStatus();
-    const std::vector<GradientBucket> buckets = GradientReducer::Buckets(model_.get(), {});
-    ASSIGN_OR_RETURN(const ReductionPlan plan, AgreeOnReduction({.able = NcclVersion() > 0 && meeting.board != nullptr,
-                                                                 .library = NcclVersion(),
-                                                                 .gpu = HashBytes(GpuUuid()),
-                                                                 .floats = static_cast<uint64_t>(buckets.front().end),
-                                                                 .layout = FingerprintOf(buckets)},
-                                                                group));
-    if (!plan.on_gpus) {
-      LOG(INFO) << "gradients are summed through the host: " << plan.why_not;
-      return absl::OkStatus();
-    }
-    absl::StatusOr<std::unique_ptr<DeviceCollective>> met = MakeNcclCollective(
-        {.rank = group->rank(), .size = group->size(), .cancelled = meeting.cancelled}, meeting.board);
-    if (absl::IsCancelled(met.status())) return met.status();
-    // All of them, or none.
-    ASSIGN_OR_RETURN(const std::vector<std::string> troubles, group->AllGather(met.status().message()));
-    for (size_t rank = 0; rank < troubles.size(); ++rank) {
-      if (troubles[rank].empty()) continue;
-      LOG(WARNING) << "gradients are summed through the host, which is slow, because rank " << rank
-                   << " cannot reach the others by NCCL: " << troubles[rank];
-      return absl::OkStatus();
-    }
-    device_collective_ = std::move(*met);
+    if (meeting.collective->size() == 1) return absl::OkStatus();
+    ASSIGN_OR_RETURN(device_collective_, MeetGpus(GradientReducer::Buckets(model_.get(), {}), meeting));
+    if (device_collective_ == nullptr) return absl::OkStatus();
     ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(),
                                                      {.totals_last = step_->scales_loss()}, stream_));
     step_->set_reducer(reducer_.get());
-    LOG(INFO) << "gradients are summed between " << group->size() << " GPUs by NCCL " << NcclVersion() << ", in "
-              << buckets.size() << " buckets";
     return absl::OkStatus();
   }
 
@@ -202,17 +171,7 @@ class GpuBatchTrainer final : public BatchTrainer {
   absl::Status CopyToModel() override {
     const DeviceParameters& parameters = *model_->parameters();
     parameters.Get(parts_.model->weights(), stream_);
-    std::vector<float> spread(static_cast<size_t>(parameters.layout().size()));
-    const std::vector<DenseOptimizer::State> states = parts_.optimizer->states();
-    for (size_t i = 0; i < states.size(); ++i) {
-      optimizer_->states()[i].CopyTo(spread, stream_);
-      stream_.Synchronize();
-      parameters.layout().Collect(spread, states[i].values);
-    }
-    uint64_t updates = 0;
-    optimizer_->CopyUpdatesTo(&updates, stream_);
-    stream_.Synchronize();
-    parts_.optimizer->set_updates(updates);
+    OptimizerStateFromGpu(&*optimizer_, parameters.layout(), parts_.optimizer, stream_);
     return absl::OkStatus();
   }
 

@@ -137,7 +137,7 @@ absl::Status GpuStep::QueueWork(DeviceBatch* batch, bool recorded) {
     });
   }
   if (reducer_ != nullptr) {
-    reducer_->Backward(now);
+    reducer_->Backward({.loss_sum = now.loss_sum, .samples = now.samples}, [&] { model->Backward(now, stream_); });
   } else {
     model->Backward(now, stream_);
   }
@@ -216,7 +216,9 @@ void GpuStep::LookForOverflow(const DeviceBatch::Input& input, const ModelGpu::B
   CountNotFiniteGpu({.data = parameters->gradients(), .rows = 1, .cols = size, .stride = size}, Precision::kFloat32,
                     &outcome()->overflows, stream_);
   CountNotFiniteGpu(parts_.model->sparse_gradients(input.rows), parts_.precision, &outcome()->overflows, stream_);
-  if (reducer_ != nullptr) reducer_->PutTotals(batch, &outcome()->overflows);
+  if (reducer_ != nullptr) {
+    reducer_->PutTotals({.loss_sum = batch.loss_sum, .samples = batch.samples, .not_finite = &outcome()->overflows});
+  }
 }
 
 // What is queued there from now on waits for what the model's stream has been given so far.

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "dense/gradient_norm.h"
+#include "dense/reduction_terms.h"
 #include "worker/language_trainer.h"
 
 namespace sparrow {
@@ -15,6 +16,11 @@ class CpuLanguageTrainer final : public LanguageTrainer {
  public:
   explicit CpuLanguageTrainer(const LanguageTrainerParts& parts) : parts_(parts) {
     if (parts.clip_norm.has_value()) clip_.max_norm = *parts.clip_norm;
+  }
+
+  absl::Status Join(const Meeting& meeting) override {
+    if (meeting.collective->size() == 1) return absl::OkStatus();
+    return AgreeOnReduction({.able = false}, meeting.collective).status();
   }
 
   absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) override {
@@ -42,9 +48,7 @@ class CpuLanguageTrainer final : public LanguageTrainer {
     const GradientClip clip = GradientNormCpu(gradients, scale, clip_);
     result.gradient_norm = clip.norm;
     if (!std::isfinite(result.loss_sum) || !std::isfinite(clip.norm)) {
-      return absl::InvalidArgumentError(absl::StrCat("step ", step.step, ": the loss is ", result.loss_sum * scale,
-                                                     " and the gradients' norm ", clip.norm,
-                                                     ": training has diverged; lower the learning rate"));
+      return DivergedError(step.step, result.loss_sum * scale, clip.norm);
     }
     parts_.optimizer->Step(parts_.model->weights(), gradients,
                            {.gradient_scale = scale * clip.scale, .learning_rate_factor = step.learning_rate_factor});
@@ -52,12 +56,16 @@ class CpuLanguageTrainer final : public LanguageTrainer {
     return result;
   }
 
+  void SetLossScale(float) override {}
+
   absl::StatusOr<double> Loss(const Sequences& batch) override {
     double loss = 0;
     RETURN_IF_ERROR(
         ForEachMicroBatch(batch, [&](const Sequences& part, uint64_t) { loss += parts_.model->Loss(part); }));
     return loss;
   }
+
+  double PeakFlops() const override { return 0; }
 
   absl::Status CopyToModel() override { return absl::OkStatus(); }
 
@@ -83,6 +91,11 @@ class CpuLanguageTrainer final : public LanguageTrainer {
 };
 
 }  // namespace
+
+absl::Status DivergedError(uint64_t step, double loss, double gradient_norm) {
+  return absl::InvalidArgumentError(absl::StrCat("step ", step, ": the loss is ", loss, " and the gradients' norm ",
+                                                 gradient_norm, ": training has diverged; lower the learning rate"));
+}
 
 std::unique_ptr<LanguageTrainer> MakeCpuLanguageTrainer(const LanguageTrainerParts& parts) {
   return std::make_unique<CpuLanguageTrainer>(parts);

@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "dense/loss_scaler.h"
 #include "dense/schedule.h"
 #include "worker/checkpoint.h"
 #include "worker/job_check.h"
@@ -47,9 +48,6 @@ class LanguageTraining final : public TrainingRun {
 
   absl::Status Run() override {
     RETURN_IF_ERROR(ValidateJob(job_));
-    if (in_.device.gpu.has_value()) {
-      return absl::UnimplementedError("model.gpt2 trains on the CPU alone; start the worker with --device cpu");
-    }
     RETURN_IF_ERROR(MakeTrainer());
     RETURN_IF_ERROR(OpenTokens());
     v1::Summary& summary = record_.summary();
@@ -65,7 +63,11 @@ class LanguageTraining final : public TrainingRun {
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
     RETURN_IF_ERROR(CheckEqual("before the first step"));
-    if (train_ != nullptr) RETURN_IF_ERROR(Train());
+    if (train_ != nullptr) {
+      RETURN_IF_ERROR(trainer_->Join(
+          {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));
+      RETURN_IF_ERROR(Train());
+    }
     if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
     return Finish();
   }
@@ -76,10 +78,14 @@ class LanguageTraining final : public TrainingRun {
   bool IsFirst() const { return in_.task.rank() == 0; }
   bool WillSave() const { return train_ != nullptr && job_.checkpoint().at_end(); }
 
+  LossScaler* Scaler() { return scaler_.has_value() ? &*scaler_ : nullptr; }
+  // Of windows of all workers, the most that this one gets.
+  uint64_t PartOfWorker(uint64_t windows) const { return (windows + in_.task.workers() - 1) / in_.task.workers(); }
+
   // Windows that this worker takes at once.
   uint64_t MicroBatch() const {
     const v1::TrainConfig& train = job_.train();
-    const uint64_t part = (train.batch_size() + in_.task.workers() - 1) / in_.task.workers();
+    const uint64_t part = PartOfWorker(train.batch_size());
     return train.has_micro_batch_size() ? std::min<uint64_t>(train.micro_batch_size(), part) : part;
   }
 
@@ -90,7 +96,7 @@ class LanguageTraining final : public TrainingRun {
     ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> small, MakeDenseOptimizer(train.optimizer(), 1));
     const Gpt2Floats floats = Gpt2FloatsCpu(gpt2, train.recompute(), MicroBatch());
     const double parameters = floats.parameters * sizeof(float) * (2 + static_cast<double>(small->states().size()));
-    const double activations = floats.activations * sizeof(float);
+    const double activations = in_.device.gpu.has_value() ? 0 : floats.activations * sizeof(float);
     const uint64_t available = AvailableMemoryBytes();
     if (parameters + activations <= static_cast<double>(available)) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -106,19 +112,28 @@ class LanguageTraining final : public TrainingRun {
     RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), model_->weights().size(), model_->decayed()));
+    if (train.precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(train.loss_scale());
     if (!in_.task.restore_from().empty()) {
       ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
       RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
       RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, CheckpointFiles::kDense));
-      RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), train.epochs() > 0 ? optimizer_.get() : nullptr,
-                                /*scaler=*/nullptr));
+      RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), train.epochs() > 0 ? optimizer_.get() : nullptr, Scaler()));
       cursor_ = CursorOf(checkpoint_->manifest);
     }
     LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
     parts.micro_batch_size = MicroBatch();
     parts.stop = [this] { return stop_->stopped(); };
-    trainer_ = MakeCpuLanguageTrainer(parts);
+    if (!in_.device.gpu.has_value()) {
+      trainer_ = MakeCpuLanguageTrainer(parts);
+      return absl::OkStatus();
+    }
+    uint64_t windows_max = PartOfWorker(train.batch_size());
+    if (job_.data().has_test()) windows_max = std::max(windows_max, PartOfWorker(job_.eval().batch_size()));
+    ASSIGN_OR_RETURN(
+        trainer_, MakeGpuLanguageTrainer(
+                      parts, job_, {.gpu = *in_.device.gpu, .windows_max = windows_max, .plan_file = in_.plan_file}));
+    peak_tokens_per_second_ = trainer_->PeakFlops() * in_.task.workers() / Gpt2FlopsPerToken(job_.model().gpt2());
     return absl::OkStatus();
   }
 
@@ -185,12 +200,15 @@ class LanguageTraining final : public TrainingRun {
       std::array<double, kStepParts> seconds{};
       seconds[static_cast<size_t>(StepPart::kLoad)] = absl::ToDoubleSeconds(absl::Now() - start);
       const uint64_t part_begin = PartOf(batch.global_windows, in_.task.rank(), in_.task.workers()).begin;
+      if (scaler_.has_value()) trainer_->SetLossScale(static_cast<float>(scaler_->state().scale));
       ASSIGN_OR_RETURN(const LanguageTrainer::Result result,
                        trainer_->Train(SequencesOf(batch, context_),
                                        {.step = batch.step,
                                         .first_sequence = part_begin,
+                                        .sequences = batch.global_windows,
                                         .learning_rate_factor = LearningRateFactor(config.schedule(), batch.step)},
                                        collective_.get()));
+      if (scaler_.has_value()) RETURN_IF_ERROR(UpdateScale(batch.step, result));
       seconds[static_cast<size_t>(StepPart::kForward)] = result.forward_seconds;
       seconds[static_cast<size_t>(StepPart::kBackward)] = result.backward_seconds;
       seconds[static_cast<size_t>(StepPart::kAllReduce)] = result.reduce_seconds;
@@ -198,6 +216,10 @@ class LanguageTraining final : public TrainingRun {
       for (size_t part = 0; part < kStepParts; ++part) {
         seconds_[part] += seconds[part];
         metrics_.step_seconds[part].Observe(seconds[part]);
+      }
+      if (peak_tokens_per_second_ > 0) {
+        metrics_.model_flops_utilization.Set(static_cast<double>(result.targets) /
+                                             absl::ToDoubleSeconds(absl::Now() - start) / peak_tokens_per_second_);
       }
       Book(batch, result, steps_total);
       metrics_.input_bytes.Add(
@@ -220,6 +242,19 @@ class LanguageTraining final : public TrainingRun {
       (*record_.summary().mutable_step_seconds())[kStepPartNames[i]] = steps > 0 ? seconds_[i] / steps : 0;
     }
     trained_ = cursor_.step > first_step;
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateScale(uint64_t step, const LanguageTrainer::Result& result) {
+    const uint32_t scale = scaler_->state().scale;
+    if (result.targets > 0 && !scaler_->Update(result.overflowed)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step ", step, ": gradients are not finite, though the loss scale is ", scale,
+          ", the smallest (train.loss_scale.min): training has diverged or float16 has not the range; lower the "
+          "learning rate, or set train.precision to BFLOAT16"));
+    }
+    metrics_.loss_scale.Set(scaler_->state().scale);
+    if (result.overflowed) metrics_.steps_skipped.Increment();
     return absl::OkStatus();
   }
 
@@ -254,12 +289,14 @@ class LanguageTraining final : public TrainingRun {
                   .rows_read = result.targets,
                   .samples = result.targets,
                   .loss_sum = result.loss_sum,
-                  .gradient_norm = result.gradient_norm});
+                  .skipped = result.overflowed,
+                  .gradient_norm = result.overflowed ? 0 : result.gradient_norm,
+                  .peak_samples_per_second = peak_tokens_per_second_});
     metrics_.steps.Increment();
     metrics_.samples.Add(static_cast<double>(batch.tokens.size()));
     metrics_.rows_read.Add(static_cast<double>(batch.tokens.size()));
     if (result.targets > 0) metrics_.loss.Set(result.loss_sum / static_cast<double>(result.targets));
-    metrics_.gradient_norm.Set(result.gradient_norm);
+    if (!result.overflowed) metrics_.gradient_norm.Set(result.gradient_norm);
   }
 
   // The mean cross-entropy over all windows of data.test.
@@ -310,7 +347,7 @@ class LanguageTraining final : public TrainingRun {
   absl::Status Save() {
     const absl::Time start = absl::Now();
     const auto put = [&](const std::string&, const std::string& directory, v1::Manifest* manifest) -> absl::Status {
-      ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), /*scaler=*/nullptr));
+      ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
       return absl::OkStatus();
     };
     ASSIGN_OR_RETURN(const std::string directory,
@@ -330,6 +367,7 @@ class LanguageTraining final : public TrainingRun {
   // In the order in which they come to be.
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
+  std::optional<LossScaler> scaler_;      // Of FLOAT16.
   std::optional<Checkpoint> checkpoint_;  // That was resumed.
   std::unique_ptr<LanguageTrainer> trainer_;
   std::unique_ptr<TokenBatches> train_;      // Null: nothing is left to train.
@@ -339,6 +377,7 @@ class LanguageTraining final : public TrainingRun {
 
   DataCursor cursor_;  // Its rows are windows.
   uint64_t steps_end_ = 0;
+  double peak_tokens_per_second_ = 0;  // Of all workers, if each is like this one; 0: not known.
   bool trained_ = false;
   std::optional<uint64_t> evaluated_step_;
   std::array<double, kStepParts> seconds_{};

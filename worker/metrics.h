@@ -41,6 +41,10 @@ struct WorkerMetrics {
         gradient_norm(metrics, "sparrow_worker_gradient_norm",
                       "L2 norm of the last step's gradients before clipping (language models alone); a sudden rise "
                       "comes before a loss that jumps."),
+        model_flops_utilization(
+            metrics, "sparrow_worker_model_flops_utilization",
+            "Share of the GPU's peak that the last step's products came to (language models on GPUs whose peak is "
+            "known alone); a fall means that something else takes the time."),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
                                       "Rows of input that this worker has read, skipped ones included.")),
         rows_skipped(
@@ -116,6 +120,7 @@ struct WorkerMetrics {
   Counter steps;
   Gauge loss;
   GaugeOnceSet gradient_norm;
+  GaugeOnceSet model_flops_utilization;
   Counter rows_read;
   Counter rows_skipped;
   Counter input_bytes;

@@ -30,7 +30,8 @@ class TrainingRecord {
     uint64_t samples = 0;      // Rows trained.
     double loss_sum = 0;
     bool skipped = false;
-    double gradient_norm = 0;  // 0: not known.
+    double gradient_norm = 0;            // 0: not known.
+    double peak_samples_per_second = 0;  // The same.
   };
   // Takes a step into the summary, and tells the observer.
   void Book(const Step& step);

@@ -29,6 +29,7 @@
 #include "dense/cast_gpu.h"
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gradient_reducer.h"
+#include "dense/model_gpu.h"
 #include "tests/support/rendezvous_stores.h"
 
 namespace sparrow {
@@ -130,7 +131,8 @@ class Rank {
     const auto pass = [&] {
       model_->ForwardLoss(batch, stream_);
       if (reducer != nullptr) {
-        reducer->Backward(batch);
+        reducer->Backward({.loss_sum = batch.loss_sum, .samples = batch.samples},
+                          [&] { model_->Backward(batch, stream_); });
       } else {
         model_->Backward(batch, stream_);
       }

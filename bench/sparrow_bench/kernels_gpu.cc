@@ -9,9 +9,11 @@ namespace {
 
 // By position in kKernelFamilies.
 void (*const kMeasures[])(KernelBench*) = {
-    MeasureOptimizers,     MeasureNorm,   MeasureLossScale, MeasureCast,   MeasureActivations, MeasureInteraction,
-    MeasureAnyInteraction, MeasureCross,  MeasureLastLayer, MeasureTotals, MeasureProducts,    MeasureBags,
-    MeasureGroup,          MeasureUpdate, MeasureSums,      MeasureCache,  MeasureParcel,      MeasureUnique};
+    MeasureOptimizers,  MeasureNorm,           MeasureLossScale, MeasureCast,         MeasureActivations,
+    MeasureInteraction, MeasureAnyInteraction, MeasureAttention, MeasureAnyAttention, MeasureCross,
+    MeasureLastLayer,   MeasureTotals,         MeasureLayerNorm, MeasureGelu,         MeasureTokenEmbedding,
+    MeasureSoftmaxLoss, MeasureProducts,       MeasureBags,      MeasureGroup,        MeasureUpdate,
+    MeasureSums,        MeasureCache,          MeasureParcel,    MeasureUnique};
 static_assert(std::size(kMeasures) == std::size(kKernelFamilies));
 
 constexpr uint64_t kMemoryBytes = uint64_t{12} << 30;

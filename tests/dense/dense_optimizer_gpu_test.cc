@@ -80,7 +80,7 @@ class Training {
     options_.CopyFrom({&options, 1}, stream_);
     stream_.Synchronize();
   }
-  void Queue(bool skip_unless_finite = false, bool clip = true) {
+  void Queue(bool skip_unless_finite = false, bool clip = true, int64_t decayed = INT64_MAX) {
     GradientNormGpu(gradients_.data(), static_cast<int64_t>(n_), options_.data(), kClip, sums_->data(), clip_.data(),
                     stream_);
     optimizer_->Step({.weights = weights_.data(),
@@ -89,6 +89,7 @@ class Training {
                       .copy = copy_type_ == WeightCopy::kNone ? nullptr : copy_.data(),
                       .options = options_.data(),
                       .clip = clip ? clip_.data() : nullptr,
+                      .decayed = decayed,
                       .skip_unless_finite = skip_unless_finite},
                      stream_);
   }
@@ -273,6 +274,28 @@ TEST_P(DenseOptimizerGpuKinds, ASkippedStepIsAsIfItHadNotBeen) {
   straight.Step(0);
   straight.Step(1);
   EXPECT_EQ(skipping.Values(), straight.Values());
+}
+
+TEST_P(DenseOptimizerGpuKinds, AWeightDecayIsForTheFirstElementsAlone) {
+  constexpr size_t kSize = 1027;
+  // Within a thread's four elements, at their border, among the last ones, none and all.
+  for (const size_t decayed : {size_t{0}, size_t{1}, size_t{514}, size_t{516}, size_t{1025}, kSize, kSize + 5}) {
+    auto cpu = MakeDenseOptimizer(Parse(GetParam()), kSize, decayed);
+    ASSERT_TRUE(cpu.ok()) << cpu.status();
+    std::vector<float> expected = RandomFloats(5, kSize);
+    Training run(GetParam(), kSize, WeightCopy::kBfloat16);
+    for (int step = 0; step < kSteps; ++step) {
+      const std::vector<float> gradients = GradientsOf(step, kSize);
+      (*cpu)->Step(expected, gradients, OptionsOf(step));
+      run.SetInput(gradients, OptionsOf(step));
+      run.Queue(/*skip_unless_finite=*/false, /*clip=*/false, static_cast<int64_t>(decayed));
+    }
+    const std::vector<float> weights = run.Values()[0];
+    for (size_t i = 0; i < kSize; ++i) {
+      ASSERT_NEAR(weights[i], expected[i], kTolerance * std::max(1.0, std::abs(static_cast<double>(expected[i]))))
+          << "element " << i << ", decayed " << decayed;
+    }
+  }
 }
 
 }  // namespace

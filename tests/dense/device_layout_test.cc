@@ -51,5 +51,34 @@ TEST(DeviceLayout, TensorsAreAlignedAndPaddedAndDoNotOverlap) {
   EXPECT_EQ(layout.at("b").rows, 1);
 }
 
+TEST(DeviceLayout, ATransposedMatrixLiesAsProductsWantItAndComesBack) {
+  std::vector<Parameter> parameters = Parameters();
+  parameters.push_back({.name = "large", .shape = {70, 33}, .offset = 170, .size = 2310});
+  const DeviceLayout layout(parameters, {{"w", {.transposed = true}},
+                                         {"v", {.rows_multiple = 128}},
+                                         {"large", {.transposed = true, .rows_multiple = 64}}});
+  std::vector<float> host(2480);
+  std::iota(host.begin(), host.end(), 1.0f);
+  std::vector<float> device(layout.size(), 9.0f);
+  layout.Spread(host, device);
+  const DeviceTensor w = layout.at("w");
+  EXPECT_EQ(w.rows, 16);
+  EXPECT_EQ(w.cols, 8);
+  for (int64_t i = 0; i < w.rows; ++i) {
+    for (int64_t j = 0; j < w.cols; ++j) {
+      const float expected = i < 13 && j < 3 ? host[j * 13 + i] : 0.0f;
+      ASSERT_EQ(device[w.offset + i * w.cols + j], expected) << i << " " << j;
+    }
+  }
+  EXPECT_EQ(layout.at("v").rows, 128);
+  EXPECT_EQ(layout.at("v").cols, 16);
+  EXPECT_EQ(layout.at("large").rows, 64);
+  EXPECT_EQ(layout.at("large").cols, 72);
+  EXPECT_EQ(device[layout.at("large").offset + 32 * 72 + 69], host[170 + 69 * 33 + 32]);
+  std::vector<float> back(host.size());
+  layout.Collect(device, back);
+  EXPECT_EQ(back, host);
+}
+
 }  // namespace
 }  // namespace sparrow

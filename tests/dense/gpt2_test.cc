@@ -191,6 +191,12 @@ TEST(Gpt2, ParametersHaveTheHubsNamesAndThoseOfTwoExtentsComeFirst) {
   }
 }
 
+// 12 layers of 12 x 768^2 weights and the head's 50,257 x 768, 6 operations each. Attention: 12 layers, 3 passes, two
+// products of 768 terms with 512 keys in the mean.
+TEST(Gpt2, OperationsOfATokenAreThoseOfItsProducts) {
+  EXPECT_EQ(Gpt2FlopsPerToken(v1::Gpt2()), 6 * (84934656.0 + 38597376.0) + 12 * 3 * 2 * 2 * 768 * 512.0);
+}
+
 TEST(Gpt2, FreshWeightsHaveTheirDeviations) {
   v1::Gpt2 config = SmallConfig();
   config.set_width(64);

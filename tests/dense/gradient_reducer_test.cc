@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/cuda/graph.h"
 #include "dense/cast_gpu.h"
+#include "dense/model_gpu.h"
 #include "tests/dense/double_reference.h"
 #include "tests/support/gpu.h"
 #include "tests/support/rendezvous_stores.h"
@@ -87,6 +88,13 @@ class Training {
     model_->ForwardLoss(batch(), stream_);
   }
 
+  void Backward(GradientReducer* reducer) {
+    reducer->Backward(totals(), [&] { model_->Backward(batch(), stream_); });
+  }
+  GradientReducer::Totals totals(const uint64_t* not_finite = nullptr) {
+    return {.loss_sum = loss_->data(), .samples = samples_->data(), .not_finite = not_finite};
+  }
+
   // With the totals behind.
   int64_t floats() { return model_->parameters()->layout().size() + kStepTotals; }
   std::vector<float> Gradients() {
@@ -155,8 +163,8 @@ void ExpectCompleteBuckets(const Case& tested, bool totals_last) {
       ASSERT_TRUE(made.ok()) << made.status();
       GradientReducer& reducer = **made;
       const auto work = [&] {
-        reducer.Backward(training.batch());
-        if (totals_last) reducer.PutTotals(training.batch(), overflows.data());
+        training.Backward(&reducer);
+        if (totals_last) reducer.PutTotals(training.totals(overflows.data()));
       };
       std::optional<Graph> backward;
       for (uint64_t step = 0; step < 12; ++step) {
@@ -198,9 +206,9 @@ TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {
   auto reducer = GradientReducer::Make(training.model(), &local, {.bucket_bytes = 1}, training.stream());
   ASSERT_TRUE(reducer.ok());
   training.ForwardLoss(2);
-  (*reducer)->Backward(training.batch());
+  training.Backward(reducer->get());
   training.ForwardLoss(1);
-  (*reducer)->Backward(training.batch());
+  training.Backward(reducer->get());
   ASSERT_TRUE((*reducer)->Start().ok());
   ASSERT_TRUE((*reducer)->Finish().ok());
   PutStepTotals(training.Loss(), kRows, /*overflowed=*/false, expected.data() + expected.size() - kStepTotals);
@@ -214,7 +222,7 @@ TEST_P(GradientReducerTest, SumsUnderWayAreGivenUpWhenItGoes) {
     auto reducer = GradientReducer::Make(training.model(), &collective, {}, training.stream());
     ASSERT_TRUE(reducer.ok());
     training.ForwardLoss(1);
-    (*reducer)->Backward(training.batch());
+    training.Backward(reducer->get());
     ASSERT_TRUE((*reducer)->Start().ok());
     if (finished) {
       ASSERT_TRUE((*reducer)->Finish().ok());
@@ -250,8 +258,8 @@ std::vector<std::vector<float>> Reduced(const Case& tested, int64_t bucket_bytes
       }
       DeviceBuffer<uint64_t> overflows = Upload(std::vector<uint64_t>{0}, training.stream());
       const auto work = [&] {
-        reducer->Backward(training.batch());
-        if (totals_last) reducer->PutTotals(training.batch(), overflows.data());
+        training.Backward(reducer.get());
+        if (totals_last) reducer->PutTotals(training.totals(overflows.data()));
       };
       for (uint64_t step = 0; step < steps; ++step) {
         training.ForwardLoss(2 * step + rank);
@@ -293,7 +301,7 @@ TEST_P(GradientReducerTest, AMemberThatGoesWhileSumsAreRecordedIsAnErrorAndNotTh
   ASSERT_TRUE(reducer.ok()) << reducer.status();
   const auto step = [&](uint64_t seed) {
     training.ForwardLoss(seed);
-    (*reducer)->Backward(training.batch());
+    training.Backward(reducer->get());
     return (*reducer)->Start();
   };
   ASSERT_TRUE(step(1).ok());
@@ -348,7 +356,7 @@ TEST(GradientReducerGroup, MemberThatStopsIsNoticedThoughSumsAreRecorded) {
           return;
         }
         training.ForwardLoss(step);
-        (*reducer)->Backward(training.batch());
+        training.Backward(reducer->get());
         status = (*reducer)->Start();
         if (status.ok()) status = (*reducer)->Finish().status();
         EXPECT_TRUE(status.ok() || step >= 4) << status;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/cuda/graph.h"
+#include "dense/gelu.h"
 #include "tests/dense/linear_gpu_cases.h"
 #include "tests/support/stated_costs.h"
 
@@ -246,6 +247,82 @@ INSTANTIATE_TEST_SUITE_P(All, ColumnSumsGpu,
                          ::testing::Values(Precision::kFloat32, Precision::kBfloat16, Precision::kFloat16),
                          [](const auto& info) { return PrecisionName(info.param); });
 
+// Forward and backward, chosen by time and untimed. Both halves may round before the GELU or its derivative, whose
+// slopes are at most 1.13; hardware's tanh has an error of 2^-11.
+TEST_P(LinearGpu, GeluAndItsDerivativeAreTheCpus) {
+  const Stream stream;
+  for (const bool deterministic : {true, false}) {
+    ProductsGpu products = MakeProducts(Options(deterministic), stream);
+    for (const Shape& shape : {Shape{33, 64, 48}, Shape{257, 480, 512}}) {
+      const Layer layer(precision(), shape, 991);
+      const Tolerance tolerance = ToleranceOf(precision(), false);
+      const double tanh_error = ElementBytes(precision()) == 4 ? 1e-6 : 0x1p-10;
+      const OnDevice x = layer.x.ToDevice(stream), w = layer.w.ToDevice(stream), b = layer.b.ToDevice(stream);
+      Values before(precision(), shape.n, shape.out, shape.out + 32, kUntouched), y = before;
+      const OnDevice device_before = before.ToDevice(stream), device_y = y.ToDevice(stream);
+      products.ForwardGelu(x.matrix, w.matrix, b.matrix.data, device_before.matrix, device_y.matrix, stream);
+      before.FromDevice(device_before, stream);
+      y.FromDevice(device_y, stream);
+      ExpectForward(layer, {.bias = true, .relu = false, .mask = false}, {before, {}});
+      for (int64_t i = 0; i < shape.n; ++i) {
+        for (int64_t j = 0; j < shape.out; ++j) {
+          const double input = before.at(i, j);
+          const double near = 1.13 * 2 * tolerance.rounding * (2 * std::abs(input) + 1.05) +
+                              (tolerance.terms * static_cast<double>(shape.in) + tanh_error) * (1 + std::abs(input));
+          ASSERT_NEAR(y.at(i, j), GeluOf(before.at(i, j)), near) << "row " << i << ", column " << j;
+        }
+        ASSERT_EQ(y.at(i, shape.out), kUntouched);
+      }
+
+      // Through a GELU whose input is x.
+      const OnDevice gradients = layer.y_gradients.ToDevice(stream);
+      Values x_gradients(precision(), shape.n, shape.in, shape.in + 8, kUntouched);
+      const OnDevice device_x_gradients = x_gradients.ToDevice(stream);
+      products.BackwardThroughGelu(gradients.matrix, w.matrix, x.matrix, device_x_gradients.matrix, stream);
+      x_gradients.FromDevice(device_x_gradients, stream);
+      std::vector<float> product(static_cast<size_t>(shape.n * shape.in)), absolute(product.size());
+      const Matrix p = AsMatrix(std::span(product), shape.n, shape.in);
+      const Matrix a = AsMatrix(std::span(absolute), shape.n, shape.in);
+      ProductBackwardInputCpu(layer.y_gradients.view(), layer.w.view(), Write::kOverwrite, p);
+      ProductBackwardInputCpu(layer.y_gradients.Absolute().view(), layer.w.Absolute().view(), Write::kOverwrite, a);
+      for (int64_t i = 0; i < shape.n; ++i) {
+        for (int64_t j = 0; j < shape.in; ++j) {
+          const double size = std::abs(p.row(i)[j]);
+          const double near =
+              1.13 * (3 * tolerance.rounding + tanh_error) * size + 1.13 * tolerance.terms * a.row(i)[j];
+          ASSERT_NEAR(x_gradients.at(i, j), p.row(i)[j] * GeluDerivativeOf(layer.x.at(i, j)), near + tanh_error * size)
+              << "row " << i << ", column " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearGpu, GradientsOfWeightsAreAdded) {
+  constexpr float kBefore = 0.5;
+  const Stream stream;
+  for (const bool deterministic : {true, false}) {
+    ProductsGpu products = MakeProducts(Options(deterministic), stream);
+    for (const Shape& shape : {Shape{31, 64, 48}, Shape{1000, 480, 128}}) {
+      const Layer layer(precision(), shape, 555);
+      const OnDevice gradients = layer.y_gradients.ToDevice(stream), x = layer.x.ToDevice(stream);
+      for (const bool bias : {true, false}) {
+        DeviceBuffer<float> w = Upload(std::vector<float>(shape.out * shape.in, kBefore), stream);
+        DeviceBuffer<float> b = Upload(std::vector<float>(shape.out, bias ? kBefore : kUntouched), stream);
+        products.AddBackwardWeights({.y_gradients = gradients.matrix,
+                                     .x = x.matrix,
+                                     .w_gradients = w.data(),
+                                     .b_gradients = bias ? b.data() : nullptr},
+                                    stream);
+        WeightsResult result{Download(w, stream), Download(b, stream)};
+        for (float& value : result.w) value -= kBefore;
+        for (float& value : result.b) value -= bias ? kBefore : 0;
+        ExpectBackwardWeights(layer, bias, result);
+      }
+    }
+  }
+}
+
 TEST_P(LinearGpu, EveryKernelStatesItsCost) {
   const Stream stream;
   const Layer layer{precision(), {257, 480, 512}, 77};
@@ -253,6 +330,13 @@ TEST_P(LinearGpu, EveryKernelStatesItsCost) {
   const auto all = [&] {
     for (const Flags& flags : kFlags) Forward(&products, layer, flags, stream);
     BackwardWeights(&products, layer, true, stream);
+    const OnDevice x = layer.x.ToDevice(stream), w = layer.w.ToDevice(stream), b = layer.b.ToDevice(stream);
+    const OnDevice gradients = layer.y_gradients.ToDevice(stream);
+    const OnDevice y = layer.y_gradients.ToDevice(stream), before = layer.y_gradients.ToDevice(stream);
+    const OnDevice x_gradients = layer.x.ToDevice(stream);
+    products.ForwardGelu(x.matrix, w.matrix, b.matrix.data, before.matrix, y.matrix, stream);
+    products.BackwardThroughGelu(gradients.matrix, w.matrix, x.matrix, x_gradients.matrix, stream);
+    stream.Synchronize();
   };
   all();  // Products choose.
   ExpectStatedCosts(all);
@@ -307,7 +391,7 @@ TEST_F(ProductsGpuPlans, ChoicesComeBackFromTheFileAndAForeignFileIsWrittenAnew)
   EXPECT_EQ(second.y, first.y) << "the same choices give the same bits";
   EXPECT_EQ(second.weights, first.weights);
 
-  std::ofstream(path_, std::ios::binary) << "sparrow-product-plans 1\nanother GPU\nchecksum 0\n";
+  std::ofstream(path_, std::ios::binary) << "sparrow-product-plans 2\nanother GPU\nchecksum 0\n";
   const Run third = RunOnce();
   EXPECT_NE(third.warnings.find(path_), std::string::npos) << third.warnings;
   EXPECT_EQ(third.description.find("plan file"), std::string::npos) << third.description;

@@ -26,6 +26,10 @@ TEST(ProductCost, ForwardReadsInputsAndWeightsAndWritesOutputs) {
   EXPECT_EQ(CostOf(shape, /*whole=*/true).name, "product forward 30 -> 20, ReLU");
   EXPECT_EQ(CostOf(shape, /*whole=*/true).bytes, 2 * (3000 + 600 + 2000) + 2 * 20 + 2000 / 8);
   EXPECT_EQ(CostOf(shape, /*whole=*/false).bytes, 2 * (3000 + 600 + 2000));
+  shape.relu = shape.mask = false;
+  shape.gelu = true;
+  EXPECT_EQ(CostOf(shape, /*whole=*/true).name, "product forward 30 -> 20, GELU");
+  EXPECT_EQ(CostOf(shape, /*whole=*/true).bytes, 2 * (3000 + 600 + 2 * 2000) + 2 * 20);
 }
 
 TEST(ProductCost, BackwardReadsWhatItAddsToAndWhatTellsWhereGradientsPass) {
@@ -41,6 +45,9 @@ TEST(ProductCost, BackwardReadsWhatItAddsToAndWhatTellsWhereGradientsPass) {
   shape.relu = false;
   shape.mask = true;
   EXPECT_EQ(CostOf(shape, /*whole=*/true).bytes, 2 * (2000 + 600 + 3000) + 3000 / 8 + 4 * 30);
+  shape.mask = shape.bias = false;
+  shape.gelu = true;
+  EXPECT_EQ(CostOf(shape, /*whole=*/true).bytes, 2 * (2000 + 600 + 2 * 3000));
 }
 
 TEST(ProductCost, GradientsOfWeightsAreFloats) {
@@ -50,6 +57,8 @@ TEST(ProductCost, GradientsOfWeightsAreFloats) {
   EXPECT_EQ(CostOf(shape, /*whole=*/true).bytes, 2 * (2000 + 3000) + 4 * 600 + 4 * 20);
   shape.precision = Precision::kTf32;
   EXPECT_EQ(CostOf(shape, /*whole=*/false).bytes, 4 * (2000 + 3000) + 4 * 600);
+  shape.add = true;
+  EXPECT_EQ(CostOf(shape, /*whole=*/false).bytes, 4 * (2000 + 3000) + 8 * 600);
 }
 
 }  // namespace

@@ -31,12 +31,13 @@ ProductPlans ManyPlans() {
   uint64_t i = 0;
   for (const Precision precision : {Precision::kFloat32, Precision::kTf32, Precision::kBfloat16, Precision::kFloat16}) {
     for (const ProductKind kind : {ProductKind::kForward, ProductKind::kBackwardInput, ProductKind::kBackwardWeights}) {
-      for (int flags = 0; flags < 16; ++flags) {
+      for (int flags = 0; flags < 32; ++flags) {
         const auto size = [&i] { return static_cast<int64_t>(RandomBits(5, i++) >> 40); };
         const ProductShape shape{.precision = precision,
                                  .kind = kind,
                                  .bias = (flags & 1) != 0,
                                  .relu = (flags & 2) != 0,
+                                 .gelu = (flags & 16) != 0,
                                  .mask = (flags & 4) != 0,
                                  .add = (flags & 8) != 0,
                                  .n = size(),
@@ -83,9 +84,9 @@ TEST(ProductPlans, TheFormatIsTheOneInTheHeader) {
                            .multiprocessors = 66};
   const ProductPlan plan{.fused = true, .algorithm = {0x43, 0xfedcba9876543210u}, .microseconds = 4.125};
   EXPECT_EQ(FormatProductPlans("here", {{shape, plan}}),
-            "sparrow-product-plans 1\nhere\n"
+            "sparrow-product-plans 2\nhere\n"
             "bf16 forward bias,relu,mask 2048 16 512 24 16 520 66 fused 0000000000000043fedcba9876543210" +
-                std::string(96, '0') + " 4.125\nchecksum 74ccf0aae2fe783b\n");
+                std::string(96, '0') + " 4.125\nchecksum 866d9a37f47c1626\n");
   EXPECT_EQ(ProductShapeText({.kind = ProductKind::kBackwardWeights, .n = 3}), "fp32 backward-weights - 3 0 0 0 0 0 0");
 }
 

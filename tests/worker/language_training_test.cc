@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 13;
 
-// Of rank 1: says at its fourth gathering that it has other weights.
+// Of rank 1: says at its fifth gathering that it has other weights.
 class LyingCollective final : public Collective {
  public:
   explicit LyingCollective(std::unique_ptr<Collective> to) : to_(std::move(to)) {}
@@ -32,7 +32,7 @@ class LyingCollective final : public Collective {
   absl::Status AllReduceSum(std::span<float> values) override { return to_->AllReduceSum(values); }
   absl::Status AllReduceSum(std::span<double> values) override { return to_->AllReduceSum(values); }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
-    return to_->AllGather(rank() == 1 && ++gatherings_ == 4 ? "0" : bytes);
+    return to_->AllGather(rank() == 1 && ++gatherings_ == 5 ? "0" : bytes);
   }
   absl::Status Barrier() override { return to_->Barrier(); }
 

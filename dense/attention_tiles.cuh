@@ -1,0 +1,223 @@
+#ifndef SPARROW_DENSE_ATTENTION_TILES_CUH_
+#define SPARROW_DENSE_ATTENTION_TILES_CUH_
+
+// What attention by wgmma on Hopper is made of. Tiles lie in shared memory as boxes of 64 rows by 64 columns of 16-bit
+// numbers: rows of 128 bytes, swizzled, as the copy engine brings them. It sees a matrix as [sequences, length, heads,
+// head width]: what lies beyond a head's columns or a sequence's rows is read as 0 and not written.
+
+#include <cstdint>
+
+#include "dense/attention_gpu.h"
+#include "dense/attention_multiply.cuh"
+#include "dense/precision.cuh"
+#include "dense/tile_memory.cuh"
+
+namespace sparrow::attention_tiles {
+
+using namespace tiles;  // NOLINT: what products are made of.
+
+constexpr int kBox = 64;  // Rows and columns.
+constexpr int kBoxBytes = kBox * kBox * 2;
+constexpr int kGroup = 128;    // Threads that multiply together: 64 rows of a result.
+constexpr int kHeadMax = 128;  // Columns.
+
+// How a kernel cuts its work. A block has kGroups groups, each with 64 rows of its own (queries, or keys), and goes
+// through what they meet (keys, or queries) in stages of kBoxes boxes of rows, kStages of which have room. kBlocks
+// blocks are on a multiprocessor: while one group computes weights, another multiplies.
+template <int kGroups_, int kBoxes_, int kStages_, int kBlocks_>
+struct Tiling {
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kBoxes = kBoxes_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocks = kBlocks_;
+};
+
+struct Arguments {
+  int length;
+  int heads;
+  int head_width;
+  int blocks_of_head;
+  float scale;       // 1 / sqrt(head_width)
+  float scale_log2;  // The same, for powers of 2.
+  AttentionDropoutGpu dropout;
+  float* log_sums;  // [sequences, heads, length]; backward only reads it.
+  // Of each row of weights, what backward needs: the logarithm of its sum in base 2, and its mean, y . dy. Rows beyond
+  // a sequence have {infinity, 0}, which makes their weights 0.
+  float2* rows;  // [sequences, heads, padded_length]
+  int padded_length;
+  const void* y;  // Of the matrices' type.
+  int64_t y_stride;
+  const void* y_gradients;
+  int64_t y_gradients_stride;
+};
+
+constexpr int64_t PaddedLength(int64_t length) { return (length + kBox - 1) / kBox * kBox; }
+
+// How the copy engine sees a matrix of [sequences * length, heads * head_width].
+inline CUtensorMap HeadsMapOf(const DeviceMatrix& matrix, Precision precision, const AttentionShape& shape) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    CHECK_CUDA(
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result));
+    CHECK(result == cudaDriverEntryPointSuccess);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  CUtensorMap map;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(shape.head_width),
+                              static_cast<cuuint64_t>(matrix.cols / shape.head_width),
+                              static_cast<cuuint64_t>(shape.length), static_cast<cuuint64_t>(shape.sequences)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(shape.head_width) * 2,
+                                static_cast<cuuint64_t>(matrix.stride) * 2,
+                                static_cast<cuuint64_t>(matrix.stride * shape.length) * 2};
+  const cuuint32_t box[] = {kBox, 1, kBox, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  const CUtensorMapDataType type =
+      precision == Precision::kBfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult status =
+      encode(&map, type, 4, matrix.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(status == CUDA_SUCCESS) << "a tensor map of " << matrix.rows << " x " << matrix.cols << " with stride "
+                                << matrix.stride << " in heads of " << shape.head_width << ": error "
+                                << static_cast<int>(status);
+  return map;
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+__device__ inline void LoadBox(uint32_t to, const CUtensorMap* map, int column, int head, int row, int sequence,
+                               uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+      :
+      : "r"(to), "l"(map), "r"(column), "r"(head), "r"(row), "r"(sequence), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline void StoreBox(const CUtensorMap* map, int column, int head, int row, int sequence, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
+               :
+               : "l"(map), "r"(column), "r"(head), "r"(row), "r"(sequence), "r"(from)
+               : "memory");
+}
+
+// Bytes, a multiple of 16, at multiples of 16.
+__device__ inline void LoadBytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+__device__ inline void Arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+
+// The barriers of a block: one for what it loads once, and two a stage.
+template <int kStages>
+struct Barriers {
+  uint64_t loaded;
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+
+  __device__ void Init(int groups) {
+    InitBarrier(SharedAddress(&loaded), 1);
+    for (int i = 0; i < kStages; ++i) {
+      InitBarrier(SharedAddress(&full[i]), 1);
+      InitBarrier(SharedAddress(&empty[i]), groups * (kGroup / 32));  // An arrival of each warp.
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+  }
+  // Of use i of the ring: waits until use i - kStages has ended.
+  __device__ void WaitUntilEmpty(int i) {
+    if (i >= kStages) Wait(SharedAddress(&empty[i % kStages]), (i / kStages & 1) ^ 1);
+  }
+  __device__ void WaitUntilFull(int i) { Wait(SharedAddress(&full[i % kStages]), i / kStages & 1); }
+  // By all threads of a warp that is done with use i.
+  __device__ void Release(int i) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&empty[i % kStages]));
+  }
+};
+
+// How many stages are asked for ahead of the one in use. One less than have room where that is possible: so the thread
+// that asks seldom waits for other groups.
+template <int kStages>
+constexpr int kAhead = kStages > 2 ? kStages - 2 : kStages - 1;
+
+__device__ inline float PowerOf2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Step `step` of 16 columns of a group's sums as the left factor of a product.
+template <typename T>
+__device__ inline void RoundStep(const float (&sums)[32], int step, uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = RoundedTwo(T{}, sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
+}
+
+// sums (+)= rows of box `a` by rows of box `b`, over their columns; of each kPieces boxes, one after the other.
+template <typename T, int kPieces>
+__device__ inline void MultiplyRows(float (&sums)[32], uint32_t a, uint32_t a_pitch, uint32_t b, uint32_t b_pitch) {
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+    for (int k = 0; k < kBox / 16; ++k) {  // 16 columns further: 32 bytes.
+      Multiply(T{}, sums, Descriptor(a + piece * a_pitch + k * 32, 16, 1024),
+               Descriptor(b + piece * b_pitch + k * 32, 16, 1024), piece + k);
+    }
+  }
+}
+
+// sums += weights by the rows of box `b`.
+template <typename T>
+__device__ inline void MultiplyWeights(float (&sums)[32], const uint32_t (&weights)[4][4], uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < kBox / 16; ++k) {  // 16 rows further: 2048 bytes.
+    Multiply<1>(T{}, sums, weights[k], Descriptor(b + k * 2048, kBoxBytes, 1024), 1);
+  }
+}
+
+// Writes a group's sums, times the factor of each of the thread's two rows, to `box`, from where the copy engine can
+// store it.
+template <typename T>
+__device__ inline void WriteBox(const float (&sums)[32], float factor0, float factor1, uint8_t* box) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int piece = (i ^ row % 8) * 16 + lane % 4 * 4;
+    *reinterpret_cast<uint32_t*>(box + row * 128 + piece) =
+        RoundedTwo(T{}, sums[4 * i] * factor0, sums[4 * i + 1] * factor0);
+    *reinterpret_cast<uint32_t*>(box + (row + 8) * 128 + piece) =
+        RoundedTwo(T{}, sums[4 * i + 2] * factor1, sums[4 * i + 3] * factor1);
+  }
+}
+
+// By all threads of a group, before its first thread stores what they have written.
+__device__ inline void PublishBoxes(int group) {
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+  NamedBarrier(1 + group, kGroup);
+}
+
+// Shared memory must stay until it is stored.
+__device__ inline void WaitForStores() {
+  asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" : : : "memory");
+}
+
+// The dropout of head `number` of all, with element t * length + u at (t, u).
+__device__ inline Dropout DropoutOf(const Arguments& a, int sequence, int head) {
+  const uint64_t length = static_cast<uint64_t>(a.length);
+  const uint64_t number =
+      (a.dropout.place->first_sequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(a.heads) +
+      static_cast<uint64_t>(head);
+  return {.stream = a.dropout.place->stream + number * length * length,
+          .threshold = a.dropout.threshold,
+          .scale = a.dropout.scale};
+}
+#endif
+
+}  // namespace sparrow::attention_tiles
+
+#endif  // SPARROW_DENSE_ATTENTION_TILES_CUH_

@@ -1,0 +1,333 @@
+// The twins of worker/language_trainer.h: a GPU's steps are the CPU's.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "dense/dense_optimizer.h"
+#include "dense/device_collective.h"
+#include "tests/dense/gpt2_golden.h"
+#include "tests/support/gpu.h"
+#include "tests/support/rendezvous_stores.h"
+#include "worker/language_trainer.h"
+#include "worker/token_windows.h"
+
+namespace sparrow {
+namespace {
+
+using testing::Gpt2Golden;
+using v1::TrainConfig;
+
+// A model and its optimizer, and a trainer of them on a GPU or on the CPU.
+struct Training {
+  std::unique_ptr<LanguageModel> model;
+  std::unique_ptr<DenseOptimizer> optimizer;
+  std::unique_ptr<LanguageTrainer> trainer;
+};
+
+struct How {
+  bool gpu = true;
+  TrainConfig::Precision precision = TrainConfig::FULL;
+  uint64_t micro = 4;
+  double clip_norm = 1;
+  bool deterministic = true;
+  std::function<bool()> stop = nullptr;
+  int number = 0;  // Of the GPU.
+};
+
+constexpr uint64_t kWindowsMax = 8;
+
+// Makes the trainer of the model and the optimizer as they are.
+void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig& optimizer, uint64_t seed,
+           const How& how) {
+  const LanguageTrainerParts parts{.model = training->model.get(),
+                                   .optimizer = training->optimizer.get(),
+                                   .clip_norm = how.clip_norm,
+                                   .micro_batch_size = how.micro,
+                                   .stop = how.stop};
+  if (!how.gpu) {
+    training->trainer = MakeCpuLanguageTrainer(parts);
+    return;
+  }
+  v1::Job job;
+  job.set_name("test");
+  *job.mutable_model()->mutable_gpt2() = config;
+  job.mutable_train()->set_seed(seed);
+  job.mutable_train()->set_precision(how.precision);
+  job.mutable_train()->set_deterministic(how.deterministic);
+  *job.mutable_train()->mutable_optimizer() = optimizer;
+  auto trainer = MakeGpuLanguageTrainer(parts, job, {.gpu = how.number, .windows_max = kWindowsMax});
+  CHECK(trainer.ok()) << trainer.status().message();
+  training->trainer = std::move(*trainer);
+}
+
+// Not yet started.
+Training Fresh(const v1::Gpt2& config, const v1::OptimizerConfig& optimizer, uint64_t seed) {
+  Training training;
+  training.model = MakeGpt2(config, TrainConfig::NOTHING, seed);
+  training.optimizer =
+      MakeDenseOptimizer(optimizer, training.model->weights().size(), training.model->decayed()).value();
+  return training;
+}
+
+Training Make(const v1::Gpt2& config, const v1::OptimizerConfig& optimizer, uint64_t seed, const How& how) {
+  Training training = Fresh(config, optimizer, seed);
+  Start(&training, config, optimizer, seed, how);
+  return training;
+}
+
+v1::Gpt2 SmallConfig() {
+  v1::Gpt2 config;
+  config.set_layers(2);
+  config.set_heads(2);
+  config.set_width(32);
+  config.set_context(16);
+  config.set_vocabulary(61);
+  config.set_dropout(0.1);
+  return config;
+}
+
+v1::OptimizerConfig AdamW() {
+  v1::OptimizerConfig optimizer;
+  optimizer.set_learning_rate(0.003);
+  optimizer.mutable_adamw()->set_weight_decay(0.1);
+  return optimizer;
+}
+
+class Batches {
+ public:
+  explicit Batches(const v1::Gpt2& config) : config_(config) {}
+  Sequences Of(uint64_t step, uint64_t windows) {
+    tokens_.resize(windows * config_.context() + 1);
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      tokens_[i] = static_cast<uint16_t>(RandomBits(step, i) % 7 * (i % 5) % config_.vocabulary());
+    }
+    const std::span<const uint16_t> all(tokens_);
+    return {.tokens = all.first(all.size() - 1), .targets = all.subspan(1), .length = config_.context()};
+  }
+
+ private:
+  const v1::Gpt2 config_;
+  std::vector<uint16_t> tokens_;
+};
+
+class LanguageTrainerGpu : public OnGpu<> {
+ protected:
+  const std::unique_ptr<Collective> alone_ = MakeLocalCollective();
+};
+
+TEST_F(LanguageTrainerGpu, TenStepsAgreeWithPyTorchs) {
+  Gpt2Golden golden(SPARROW_SOURCE_DIR);
+  Training gpu = Make(golden.config(), golden.Optimizer(), golden["train"]["seed"], {.clip_norm = golden.clip_norm()});
+  for (size_t step = 0; step < golden.steps(); ++step) {
+    const auto result = gpu.trainer->Train(golden.Batch(step), {.step = step}, alone_.get());
+    ASSERT_TRUE(result.ok()) << result.status();
+    const double expected = golden["losses"][step], norm = golden["norms"][step];
+    EXPECT_NEAR(result->loss_sum / static_cast<double>(result->targets), expected, 1e-5 * expected) << "step " << step;
+    EXPECT_NEAR(result->gradient_norm, norm, 1e-4 * norm) << "step " << step;
+  }
+  ASSERT_TRUE(gpu.trainer->CopyToModel().ok());
+  golden.ExpectWeights(*gpu.model, "after", 1e-3);
+  EXPECT_EQ(gpu.optimizer->updates(), golden.steps());
+}
+
+// Whole batches, parts that are filled up, and batches without a window; graphs from the second of a kind on.
+TEST_F(LanguageTrainerGpu, StepsOfMicroBatchesAreTheCpus) {
+  const v1::Gpt2 config = SmallConfig();
+  for (const uint64_t micro : {2, 3, 8}) {
+    SCOPED_TRACE(::testing::Message() << "micro batches of " << micro);
+    Training cpu = Make(config, AdamW(), 5, {.gpu = false, .micro = micro});
+    Training gpu = Make(config, AdamW(), 5, {.micro = micro});
+    Batches batches(config);
+    for (uint64_t step = 0; step < 9; ++step) {
+      const Sequences batch = batches.Of(step, step == 4 ? 0 : step == 5 ? 3 : 8);
+      const LanguageTrainer::Step now{
+          .step = step, .first_sequence = 8 * step, .learning_rate_factor = 1 / (1.0 + static_cast<double>(step))};
+      const auto expected = cpu.trainer->Train(batch, now, alone_.get());
+      const auto result = gpu.trainer->Train(batch, now, alone_.get());
+      ASSERT_TRUE(expected.ok() && result.ok()) << expected.status() << result.status();
+      EXPECT_EQ(result->targets, expected->targets);
+      EXPECT_NEAR(result->loss_sum, expected->loss_sum, 1e-5 * expected->loss_sum) << "step " << step;
+      EXPECT_NEAR(result->gradient_norm, expected->gradient_norm, 1e-4 * expected->gradient_norm) << "step " << step;
+      const double loss = *cpu.trainer->Loss(batch), same = *gpu.trainer->Loss(batch);
+      EXPECT_NEAR(same, loss, 1e-5 * loss);
+    }
+    ASSERT_TRUE(gpu.trainer->CopyToModel().ok());
+    EXPECT_EQ(gpu.optimizer->updates(), 8u);
+    for (size_t i = 0; i < cpu.model->weights().size(); ++i) {
+      ASSERT_NEAR(gpu.model->weights()[i], cpu.model->weights()[i], 1e-4) << i;
+    }
+  }
+}
+
+// In each precision: bit for bit, from a checkpoint's beginning too.
+TEST_F(LanguageTrainerGpu, TwoDeterministicRunsAreEqualAndGoOnFromEitherDevice) {
+  const v1::Gpt2 config = SmallConfig();
+  for (const auto precision : {TrainConfig::FULL, TrainConfig::TF32, TrainConfig::BFLOAT16, TrainConfig::FLOAT16}) {
+    SCOPED_TRACE(TrainConfig::Precision_Name(precision));
+    Batches batches(config);
+    const auto run = [&](Training* training, uint64_t begin, uint64_t end) {
+      std::vector<double> losses;
+      for (uint64_t step = begin; step < end; ++step) {
+        const auto result = training->trainer->Train(batches.Of(step, 8), {.step = step}, alone_.get());
+        CHECK(result.ok()) << result.status().message();
+        losses.push_back(result->loss_sum);
+      }
+      CHECK(training->trainer->CopyToModel().ok());
+      return losses;
+    };
+    Training one = Make(config, AdamW(), 5, {.precision = precision});
+    Training other = Make(config, AdamW(), 5, {.precision = precision});
+    EXPECT_EQ(run(&one, 0, 4), run(&other, 0, 4));
+    EXPECT_TRUE(std::ranges::equal(one.model->weights(), other.model->weights()));
+    // A trainer made of what another has left goes on as that one would.
+    Training resumed = Fresh(config, AdamW(), 5);
+    std::ranges::copy(one.model->weights(), resumed.model->weights().begin());
+    for (size_t i = 0; i < one.optimizer->states().size(); ++i) {
+      std::ranges::copy(one.optimizer->states()[i].values, resumed.optimizer->states()[i].values.begin());
+    }
+    resumed.optimizer->set_updates(one.optimizer->updates());
+    Start(&resumed, config, AdamW(), 5, {.precision = precision});
+    EXPECT_EQ(run(&resumed, 4, 8), run(&other, 4, 8));
+    EXPECT_TRUE(std::ranges::equal(resumed.model->weights(), other.model->weights()));
+  }
+}
+
+// Steps of two workers, each with a part of the windows, which may be none, against those of one with all of them. The
+// second one is on GPU `second`, or on a CPU where that is negative.
+void ExpectTheStepsOfOne(int second, bool with_board) {
+  const v1::Gpt2 config = SmallConfig();
+  const std::vector<uint64_t> windows = {8, 8, 1, 5, 8, 2, 8};
+  Training one = Make(config, AdamW(), 5, {.micro = 2});
+  const std::unique_ptr<Collective> alone = MakeLocalCollective();
+  Batches batches(config);
+  std::vector<double> losses, norms;
+  for (uint64_t step = 0; step < windows.size(); ++step) {
+    const auto result = one.trainer->Train(batches.Of(step, windows[step]), {.step = step}, alone.get());
+    ASSERT_TRUE(result.ok()) << result.status();
+    losses.push_back(result->loss_sum);
+    norms.push_back(result->gradient_norm);
+  }
+  ASSERT_TRUE(one.trainer->CopyToModel().ok());
+
+  MapStore store;
+  std::vector<std::vector<float>> weights(2);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const int number = rank == 0 ? 0 : second;
+      Training training = Make(config, AdamW(), 5, {.gpu = number >= 0, .micro = 2, .number = std::max(number, 0)});
+      const auto group = MakeGlooCollective({.rank = rank, .size = 2, .host = "127.0.0.1"}, &store);
+      ASSERT_TRUE(group.ok()) << group.status();
+      const absl::Status joined =
+          training.trainer->Join({.collective = group->get(), .board = with_board ? &store : nullptr});
+      ASSERT_TRUE(joined.ok()) << joined;
+      Batches mine(config);
+      for (uint64_t step = 0; step < windows.size(); ++step) {
+        const WindowPart part = PartOf(windows[step], rank, 2);
+        const Sequences all = mine.Of(step, windows[step]);
+        const auto tokens_of = [&](std::span<const uint16_t> tokens) {
+          return tokens.subspan(part.begin * config.context(), (part.end - part.begin) * config.context());
+        };
+        const auto result = training.trainer->Train(
+            {.tokens = tokens_of(all.tokens), .targets = tokens_of(all.targets), .length = all.length},
+            {.step = step, .first_sequence = part.begin, .sequences = windows[step]}, group->get());
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_EQ(result->targets, windows[step] * config.context());
+        EXPECT_NEAR(result->loss_sum, losses[step], 1e-5 * losses[step]) << "rank " << rank << ", step " << step;
+        EXPECT_NEAR(result->gradient_norm, norms[step], 1e-4 * norms[step]) << "rank " << rank << ", step " << step;
+      }
+      ASSERT_TRUE(training.trainer->CopyToModel().ok());
+      weights[rank].assign(training.model->weights().begin(), training.model->weights().end());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (second >= 0) {
+    EXPECT_EQ(weights[0], weights[1]);
+  }
+  for (const std::vector<float>& of_rank : weights) {
+    ASSERT_EQ(of_rank.size(), one.model->weights().size());
+    for (size_t i = 0; i < of_rank.size(); ++i) ASSERT_NEAR(of_rank[i], one.model->weights()[i], 1e-4) << i;
+  }
+}
+
+TEST_F(LanguageTrainerGpu, TwoWorkersThroughTheHostTrainAsOne) { ExpectTheStepsOfOne(0, /*with_board=*/false); }
+TEST_F(LanguageTrainerGpu, TwoWorkersOnOneGpuSumThroughTheHost) { ExpectTheStepsOfOne(0, /*with_board=*/true); }
+TEST_F(LanguageTrainerGpu, AWorkerBesideOneOnACpuTrainsAsOne) { ExpectTheStepsOfOne(-1, /*with_board=*/true); }
+TEST_F(LanguageTrainerGpu, TwoWorkersBetweenTheirGpusTrainAsOne) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  ExpectTheStepsOfOne(1, /*with_board=*/true);
+}
+
+TEST_F(LanguageTrainerGpu, SixteenBitsLearnAsTheCpuDoes) {
+  const v1::Gpt2 config = SmallConfig();
+  Batches batches(config);
+  const auto last_loss = [&](const How& how) {
+    Training training = Make(config, AdamW(), 5, how);
+    training.trainer->SetLossScale(1024);
+    double loss = 0;
+    for (uint64_t step = 0; step < 30; ++step) {
+      loss = training.trainer->Train(batches.Of(step, 8), {.step = step}, alone_.get())->loss_sum / (8 * 16);
+    }
+    return loss;
+  };
+  const double cpu = last_loss({.gpu = false});
+  EXPECT_LT(cpu, 2.5);
+  for (const auto precision : {TrainConfig::BFLOAT16, TrainConfig::FLOAT16}) {
+    EXPECT_NEAR(last_loss({.precision = precision, .deterministic = false}), cpu, 0.03);
+  }
+}
+
+TEST_F(LanguageTrainerGpu, AnOverflowIsToldAndChangesNothing) {
+  const v1::Gpt2 config = SmallConfig();
+  Batches batches(config);
+  Training training = Make(config, AdamW(), 5, {.precision = TrainConfig::FLOAT16});
+  const std::vector<float> before(training.model->weights().begin(), training.model->weights().end());
+  training.trainer->SetLossScale(0x1p24f);
+  const auto result = training.trainer->Train(batches.Of(0, 8), {}, alone_.get());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->overflowed);
+  ASSERT_TRUE(training.trainer->CopyToModel().ok());
+  EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
+  EXPECT_EQ(training.optimizer->updates(), 0u);
+  training.trainer->SetLossScale(1024);
+  EXPECT_FALSE(training.trainer->Train(batches.Of(0, 8), {}, alone_.get())->overflowed);
+}
+
+TEST_F(LanguageTrainerGpu, ADivergedStepIsTheCpusErrorAndChangesNothing) {
+  const v1::Gpt2 config = SmallConfig();
+  Batches batches(config);
+  for (const bool gpu : {false, true}) {
+    Training training = Fresh(config, AdamW(), 5);
+    training.model->weights()[3] = std::numeric_limits<float>::infinity();
+    Start(&training, config, AdamW(), 5, {.gpu = gpu});
+    const std::vector<float> before(training.model->weights().begin(), training.model->weights().end());
+    const auto result = training.trainer->Train(batches.Of(0, 8), {.step = 9}, alone_.get());
+    EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
+    EXPECT_EQ(result.status().message().find("step 9: the loss is "), 0u) << result.status();
+    ASSERT_TRUE(training.trainer->CopyToModel().ok());
+    EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
+  }
+}
+
+TEST_F(LanguageTrainerGpu, StopsBeforeTheNextMicroBatchAndChangesNothing) {
+  const v1::Gpt2 config = SmallConfig();
+  Batches batches(config);
+  int asked = 0;
+  Training training = Make(config, AdamW(), 5, {.micro = 2, .stop = [&] { return ++asked == 3; }});
+  const std::vector<float> before(training.model->weights().begin(), training.model->weights().end());
+  EXPECT_TRUE(absl::IsCancelled(training.trainer->Train(batches.Of(0, 8), {}, alone_.get()).status()));
+  EXPECT_EQ(asked, 3);
+  ASSERT_TRUE(training.trainer->CopyToModel().ok());
+  EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
+}
+
+}  // namespace
+}  // namespace sparrow
