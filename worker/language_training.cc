@@ -105,7 +105,7 @@ class LanguageTraining final : public TrainingRun {
     const v1::TrainConfig& train = job_.train();
     RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
-    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), model_->weights().size(), model_->decayed()));
+    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), *model_));
     if (!in_.task.restore_from().empty()) {
       ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
       RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
