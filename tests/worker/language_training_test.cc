@@ -31,6 +31,13 @@ class LyingCollective final : public Collective {
   uint32_t size() const override { return to_->size(); }
   absl::Status AllReduceSum(std::span<float> values) override { return to_->AllReduceSum(values); }
   absl::Status AllReduceSum(std::span<double> values) override { return to_->AllReduceSum(values); }
+  absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) override {
+    return to_->ReduceScatterSum(values, ends);
+  }
+  absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) override {
+    return to_->AllGatherSlices(values, ends);
+  }
+  uint64_t slice_bytes_sent() const override { return to_->slice_bytes_sent(); }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
     return to_->AllGather(rank() == 1 && ++gatherings_ == 4 ? "0" : bytes);
   }
