@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gpt2_gpu.h"
 #include "dense/gpu_meeting.h"
+#include "dense/gradient_norm.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/gradient_reducer.h"
 #include "dense/grid_sum.h"
@@ -67,6 +69,9 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
+    if (rule.kind == DenseOptimizerKind::kLamb) {
+      return absl::UnimplementedError("train.optimizer lamb is computed on CPUs alone; use --device cpu, or adamw");
+    }
     const size_t states = DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float);
     ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
                                          {.precision = precision_,
@@ -144,7 +149,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     result.targets = batch.targets.size();
     if (!alone) {
       if (reducer_ == nullptr) {
-        RETURN_IF_ERROR(ReduceThroughHost(collective, &result));
+        RETURN_IF_ERROR(ReduceThroughHost(collective, step.step, &result));
+        if (result.refused || result.overflowed) return result;
       } else {
         if (batch.count() == 0) ReduceBackward([] {});
         RETURN_IF_ERROR(Annotate(ReduceOnGpus(&result), "summing the gradients"));
@@ -153,7 +159,15 @@ class GpuLanguageTrainer final : public LanguageTrainer {
       SetControl(result.targets, step);
     }
     reduced_.Record(stream_);
-    if (result.targets > 0) QueueUpdate();
+    if (result.targets > 0) {
+      QueueNorm();
+      if (parts_.accept && (alone || reducer_ != nullptr)) {
+        outcome_.Fetch(1, stream_);
+        stream_.Synchronize();
+        RETURN_IF_ERROR(AskAcceptance(outcome_.host.data()->loss_sum, outcome_.host.data()->clip.norm, &result));
+      }
+      if (!result.refused) QueueUpdate();
+    }
     outcome_.Fetch(1, stream_);
     ended_.Record(stream_);
     stream_.Synchronize();
@@ -169,9 +183,9 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     result.loss_sum = outcome_.host.data()->loss_sum;
     if (result.targets == 0) return result;
     result.gradient_norm = outcome_.host.data()->clip.norm;
-    const bool finite = std::isfinite(result.loss_sum);
-    result.overflowed = precision_ == Precision::kFloat16 && finite && !std::isfinite(result.gradient_norm);
-    if (result.overflowed || (finite && std::isfinite(result.gradient_norm))) return result;
+    result.overflowed = Overflowed(result.loss_sum, result.gradient_norm);
+    if (result.refused || result.overflowed) return result;
+    if (std::isfinite(result.loss_sum) && std::isfinite(result.gradient_norm)) return result;
     return DivergedError(step.step, result.loss_sum / static_cast<double>(result.targets), result.gradient_norm);
   }
 
@@ -308,8 +322,22 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
-  // Gradients, loss and number of targets; in the host's layout, since other workers may compute on CPUs.
-  absl::Status ReduceThroughHost(Collective* collective, Result* result) {
+  // The loss was scaled, and it is the scale's fault that the norm is not finite.
+  bool Overflowed(double loss_sum, double norm) const {
+    return precision_ == Precision::kFloat16 && std::isfinite(loss_sum) && !std::isfinite(norm);
+  }
+
+  // REQUIRES: result->targets > 0.
+  absl::Status AskAcceptance(double loss_sum, double norm, Result* result) const {
+    if (!parts_.accept || Overflowed(loss_sum, norm)) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool accepted, parts_.accept(loss_sum / static_cast<double>(result->targets), norm));
+    result->refused = !accepted;
+    return absl::OkStatus();
+  }
+
+  // Gradients, loss and number of targets, by the same calls as on a CPU and in the host's layout, since other workers
+  // may compute on CPUs. Nothing is gathered of a step that is not applied.
+  absl::Status ReduceThroughHost(Collective* collective, uint64_t step, Result* result) {
     DeviceParameters* const parameters = model_->parameters();
     const DeviceLayout& layout = parameters->layout();
     spread_.resize(static_cast<size_t>(layout.size()));
@@ -320,12 +348,26 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     const absl::Time start = absl::Now();
     layout.Collect(spread_, sums_);
     UnscaleCpu(sums_, &loss_scale_);  // The others may have none.
-    std::array<double, 2> sums = {outcome_.host.data()->loss_sum, static_cast<double>(result->targets)};
-    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(sums_), "reducing the gradients"));
+    const SliceEnds ends = EvenSlices(sums_.size(), collective->size());
+    const Slice own = SliceOf(ends, collective->rank());
+    RETURN_IF_ERROR(Annotate(collective->ReduceScatterSum(sums_, ends), "reducing the gradients"));
+    std::array<double, 3> sums = {outcome_.host.data()->loss_sum, static_cast<double>(result->targets),
+                                  SumOfSquaresCpu(std::span(sums_).subspan(own.begin, own.size()))};
     RETURN_IF_ERROR(Annotate(collective->AllReduceSum(sums), "reducing the loss"));
+    result->loss_sum = sums[0];
+    result->targets = static_cast<uint64_t>(sums[1]);
+    if (result->targets > 0) {
+      result->gradient_norm = ClipOf(sums[2], 1 / sums[1], clip_).norm;
+      result->overflowed = Overflowed(sums[0], result->gradient_norm);
+      RETURN_IF_ERROR(AskAcceptance(sums[0], result->gradient_norm, result));
+      if (result->overflowed || result->refused) return absl::OkStatus();
+      if (!std::isfinite(sums[0]) || !std::isfinite(result->gradient_norm)) {
+        return DivergedError(step, sums[0] / sums[1], result->gradient_norm);
+      }
+    }
+    RETURN_IF_ERROR(Annotate(collective->AllGatherSlices(sums_, ends), "gathering the gradients"));
     outcome_.host.data()->loss_sum = sums[0];
     outcome_.Upload(1, stream_);
-    result->targets = static_cast<uint64_t>(sums[1]);
     for (float& sum : sums_) sum *= loss_scale_;  // As the update expects them.
     layout.Spread(sums_, spread_);
     internal::CopyToDevice(parameters->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
@@ -334,20 +376,23 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
-  // Clips and updates, unless the loss or the norm is not finite.
+  void QueueNorm() {
+    DeviceParameters* const parameters = model_->parameters();
+    GradientNormGpu(parameters->gradients(), parameters->layout().size(), &control_.device.data()->options, clip_,
+                    norm_sums_.device.data(), &outcome_.device.data()->clip, stream_);
+  }
+
+  // Clips and updates, unless the loss or the norm is not finite. REQUIRES: QueueNorm.
   void QueueUpdate() {
     DeviceParameters* const parameters = model_->parameters();
     DenseStepOptions* const options = &control_.device.data()->options;
-    GradientClip* const clip = &outcome_.device.data()->clip;
-    GradientNormGpu(parameters->gradients(), parameters->layout().size(), options, clip_, norm_sums_.device.data(),
-                    clip, stream_);
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
     optimizer_->Step({.weights = parameters->weights(),
                       .gradients = parameters->gradients(),
                       .copy_type = CopyTypeOf(precision_),
                       .copy = parameters->copy(),
                       .options = options,
-                      .clip = clip,
+                      .clip = &outcome_.device.data()->clip,
                       .decayed = model_->decayed(),
                       .skip_unless_finite = true,
                       .weights_ready = true},
@@ -395,6 +440,10 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
   }
   if (const std::string reason = TryGpu(options.gpu); !reason.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), " cannot be used: ", reason));
+  }
+  if (parts.zero != v1::TrainConfig::NONE) {
+    return absl::UnimplementedError(absl::StrCat(on(), ": train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
+                                                 ", which CPUs alone do; set it to NONE, or use --device cpu"));
   }
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
