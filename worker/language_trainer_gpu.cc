@@ -70,7 +70,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
     if (rule.kind == DenseOptimizerKind::kLamb) {
-      return absl::UnimplementedError("train.optimizer lamb is computed on CPUs alone; use --device cpu, or adamw");
+      return absl::UnimplementedError(
+          "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
     }
     const size_t states = DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float);
     ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
@@ -442,8 +443,9 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
     return absl::FailedPreconditionError(absl::StrCat(on(), " cannot be used: ", reason));
   }
   if (parts.zero != v1::TrainConfig::NONE) {
-    return absl::UnimplementedError(absl::StrCat(on(), ": train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
-                                                 ", which CPUs alone do; set it to NONE, or use --device cpu"));
+    return absl::UnimplementedError(
+        absl::StrCat(on(), ": train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
+                     ", which the CPU alone does; take NONE, or start the workers with --device cpu"));
   }
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
