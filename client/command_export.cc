@@ -17,7 +17,7 @@ int ExportCommand(const Arguments& arguments, Interrupt* interrupt) {
       "dense.safetensors (parameters), and for each table TABLE.ids.npy and TABLE.rows.npy. deploy/export/predict.py\n"
       "predicts from them with NumPy alone, on data in the job's own form: delimited text, Criteo's, slot text or "
       "npy.\n"
-      "A language model's parameters have the names and shapes of the hub's GPT-2.",
+      "A language model is written as the hub has GPT-2: model.safetensors and config.json.",
       "  sparrowctl export checkpoints/quickstart-job-1/step-1954 --to model\n"};
   std::vector<std::string> positional;
   if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;

@@ -27,6 +27,9 @@
 namespace sparrow {
 namespace {
 
+// Where the hub's tools look for weights.
+constexpr char kHubFileName[] = "model.safetensors";
+
 using Stopped = std::function<bool()>;
 
 // Cancelled once the export is to stop.
@@ -187,9 +190,13 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std
     result.rows += rows;
     ++result.tables;
   }
+  const bool is_gpt2 = manifest.job().model().has_gpt2();
   ASSIGN_OR_RETURN(result.dense_parameters,
                    ExportDense(absl::StrCat(checkpoint.directory, "/", manifest.dense().name()),
-                               absl::StrCat(temporary, "/", kDenseFileName)));
+                               absl::StrCat(temporary, "/", is_gpt2 ? kHubFileName : kDenseFileName)));
+  if (is_gpt2) {
+    RETURN_IF_ERROR(WriteFileAtomically(temporary + "/config.json", HubConfigJson(manifest.job().model().gpt2())));
+  }
   ASSIGN_OR_RETURN(const std::string json, ModelJson(manifest));
   RETURN_IF_ERROR(WriteFileAtomically(temporary + "/model.json", json));
 

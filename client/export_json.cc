@@ -168,14 +168,29 @@ ordered_json Gpt2Part(const v1::Gpt2& gpt2) {
       "causal softmax of q.k / sqrt(width / heads); the heads' sums of values go through c_proj";
   json["mlp"] = "c_proj(gelu(c_fc(x))), gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))";
   json["layer"] = "y = x weight + bias, weight [in, out]; norms have eps 1e-5";
-  json["parameters"] =
-      "dense.safetensors: the names and shapes of the hub's GPT-2; its config: n_layer = layers, n_head = heads, "
-      "n_embd "
-      "= width, n_positions = context, vocab_size = vocabulary, activation_function = gelu_new";
+  json["parameters"] = "model.safetensors: the names and shapes of the hub's GPT-2; its settings are in config.json";
   return json;
 }
 
 }  // namespace
+
+std::string HubConfigJson(const v1::Gpt2& gpt2) {
+  ordered_json json;
+  json["architectures"] = ordered_json::array({"GPT2LMHeadModel"});
+  json["model_type"] = "gpt2";
+  json["n_layer"] = gpt2.layers();
+  json["n_head"] = gpt2.heads();
+  json["n_embd"] = gpt2.width();
+  json["n_positions"] = gpt2.context();
+  json["n_ctx"] = gpt2.context();
+  json["vocab_size"] = gpt2.vocabulary();
+  json["activation_function"] = "gelu_new";
+  json["layer_norm_epsilon"] = 1e-5;
+  for (const char* place : {"embd_pdrop", "attn_pdrop", "resid_pdrop"}) json[place] = gpt2.dropout();
+  json["tie_word_embeddings"] = true;
+  json["torch_dtype"] = "float32";
+  return json.dump(2) + "\n";
+}
 
 absl::StatusOr<std::string> ModelJson(const v1::Manifest& manifest) {
   const v1::Job& job = manifest.job();

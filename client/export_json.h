@@ -12,6 +12,9 @@ namespace sparrow {
 // the numbers.
 absl::StatusOr<std::string> ModelJson(const v1::Manifest& manifest);
 
+// The hub's config.json of a GPT-2.
+std::string HubConfigJson(const v1::Gpt2& gpt2);
+
 }  // namespace sparrow
 
 #endif  // SPARROW_CLIENT_EXPORT_JSON_H_

@@ -165,7 +165,8 @@ std::string SummaryText(const v1::JobStatus& status) {
           absl::StrCat(figures.steps, figures.steps_skipped == 0
                                           ? ""
                                           : absl::StrCat(" (", figures.steps_skipped,
-                                                         " were skipped: a gradient passed the range of float16)")));
+                                                         " were skipped: a gradient passed the range of float16, or "
+                                                         "the loss stood out)")));
   std::string rate = FigureText("%.0f", figures.samples_per_second);
   if (IsWhole(status) && figures.samples_per_second.has_value()) {
     absl::StrAppendFormat(&rate, " (%.1f s of training on %d worker%s", summary.train_seconds(), summary.workers(),

@@ -12,8 +12,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "dense/dense_parameters.h"
 
 namespace sparrow {
+
+// How a vector is cut into one slice a member, in rank order: slice r is elements [ends[r - 1], ends[r]), the first
+// from 0. ends.back() is the vector's size; slices may be empty.
+using SliceEnds = std::vector<uint64_t>;
+SliceEnds EvenSlices(uint64_t size, uint32_t members);
+Slice SliceOf(const SliceEnds& ends, uint32_t rank);
+// The cut that `ends` makes in the elements of `part`, as a vector of its own.
+SliceEnds SlicesWithin(const SliceEnds& ends, const Slice& part);
 
 // Not thread-safe. After an error (Unavailable: a member has gone or was too slow; the message says which operation)
 // the group is unusable.
@@ -28,6 +37,17 @@ class Collective {
   // and size.
   virtual absl::Status AllReduceSum(std::span<float> values) = 0;
   virtual absl::Status AllReduceSum(std::span<double> values) = 0;
+
+  // The two halves of an all-reduce. First each element of a member's own slice becomes the sum over members, in an
+  // order that depends on the slice's rank alone; what the other elements are afterwards is not specified. Then each
+  // member's own slice is copied to all. REQUIRES: `ends` is equal on all members, and cuts `values` into size()
+  // slices.
+  virtual absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) = 0;
+  virtual absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) = 0;
+  // What this member has sent in these two: in ReduceScatterSum every slice but its own, in AllGatherSlices every slice
+  // but the next member's, 4 bytes an element. So both together send 2 (members - 1) / members of the vector on
+  // average.
+  virtual uint64_t slice_bytes_sent() const = 0;
 
   // Every member gets all members' bytes, in rank order. Lengths may differ, and may be 0.
   virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) = 0;

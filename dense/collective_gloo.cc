@@ -1,6 +1,11 @@
 // Gloo over TCP. All-reduce is the ring algorithm: each segment is summed in the ring's order by one member and then
 // handed on, so all members hold the same bits, and the same bits from run to run. Gloo reports failures by exceptions;
 // none leaves this file.
+//
+// The two halves of an all-reduce are rings of our own over Gloo's messages, because its reduce-scatter has another
+// order than its all-reduce and cuts where it likes. In N - 1 rounds each member sends a slice to the next and gets one
+// from the one before. Slice r is summed from member r + 1 on, around the ring, to member r, which keeps it; when
+// slices are gathered, it goes the same way from member r.
 
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
@@ -9,11 +14,14 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
 #include <netdb.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <numeric>
@@ -99,6 +107,14 @@ class GlooCollective final : public Collective {
   absl::Status AllReduceSum(std::span<float> values) override { return AllReduce("AllReduceSum", values); }
   absl::Status AllReduceSum(std::span<double> values) override { return AllReduce("AllReduceSum", values); }
 
+  absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) override {
+    return Run("ReduceScatterSum", [&] { Ring<true>(values, ends); });
+  }
+  absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) override {
+    return Run("AllGatherSlices", [&] { Ring<false>(values, ends); });
+  }
+  uint64_t slice_bytes_sent() const override { return slice_bytes_sent_; }
+
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
     std::vector<std::string> parts(size());
     const absl::Status status = Run("AllGather", [&] {
@@ -154,6 +170,66 @@ class GlooCollective final : public Collective {
     });
   }
 
+  // A slice travels in pieces, so that one is added while the next is on its way.
+  static constexpr uint64_t kPieceFloats = uint64_t{1} << 18;
+  static constexpr uint64_t kPiecesAhead = 4;       // That are expected at a time.
+  static constexpr uint8_t kRingSlotPrefix = 0x20;  // None of Gloo's own.
+
+  // kSum: pieces that come are added, else they are put in their places.
+  template <bool kSum>
+  void Ring(std::span<float> values, const SliceEnds& ends) {
+    CHECK(ends.size() == size() && ends.back() == values.size());
+    if (values.empty()) return;
+    const uint32_t n = size();
+    const int next = static_cast<int>((rank() + 1) % n), previous = static_cast<int>((rank() + n - 1) % n);
+    uint64_t longest = 0;
+    for (uint32_t r = 0; r < n; ++r) longest = std::max(longest, SliceOf(ends, r).size());
+    const uint64_t pieces =
+        (longest + kPieceFloats - 1) / kPieceFloats;  // Of each round; shorter slices have empty ones.
+    const auto piece_of = [&](uint32_t slice, uint64_t i) {
+      const Slice whole = SliceOf(ends, slice % n);
+      const uint64_t begin = std::min(whole.end, whole.begin + i % pieces * kPieceFloats);
+      return Slice{begin, std::min(whole.end, begin + kPieceFloats)};
+    };
+    // Piece i of all rounds. The slice that is sent last and the one that comes last are the own one's neighbours.
+    const uint32_t first = rank() + n - (kSum ? 1 : 0);
+    const auto sent = [&](uint64_t i) { return piece_of(first + n - static_cast<uint32_t>(i / pieces), i); };
+    const auto received = [&](uint64_t i) { return piece_of(first + n - 1 - static_cast<uint32_t>(i / pieces), i); };
+
+    const gloo::Slot slot = gloo::Slot::build(kRingSlotPrefix, NextTag());
+    const auto whole = context_->createUnboundBuffer(values.data(), values.size_bytes());
+    if (kSum) pieces_.resize(kPiecesAhead * std::min(longest, kPieceFloats));
+    const auto landing = context_->createUnboundBuffer(pieces_.data(), pieces_.size() * sizeof(float));
+    gloo::transport::UnboundBuffer* const to = kSum ? landing.get() : whole.get();
+    const auto place_of = [&](uint64_t i) {
+      return kSum ? i % kPiecesAhead * std::min(longest, kPieceFloats) : received(i).begin;
+    };
+    const auto expect = [&](uint64_t i) {
+      if (received(i).size() == 0) return;
+      to->recv(previous, slot, place_of(i) * sizeof(float), received(i).size() * sizeof(float));
+    };
+    const uint64_t all = pieces * (n - 1);
+    uint64_t sends = 0;
+    for (uint64_t i = 0; i < std::min(all, kPiecesAhead); ++i) expect(i);
+    for (uint64_t i = 0; i < all; ++i) {
+      // What is sent in a round came in the round before.
+      const Slice out = sent(i), in = received(i);
+      if (out.size() > 0) {
+        whole->send(next, slot, out.begin * sizeof(float), out.size() * sizeof(float));
+        slice_bytes_sent_ += out.size() * sizeof(float);
+        ++sends;
+      }
+      if (in.size() > 0) {
+        if (!to->waitRecv(timeout_)) throw std::runtime_error("the wait for a message was aborted");
+        if constexpr (kSum) Sum<float>(&values[in.begin], &pieces_[place_of(i)], &values[in.begin], in.size());
+      }
+      if (i + kPiecesAhead < all) expect(i + kPiecesAhead);
+    }
+    for (; sends > 0; --sends) {
+      if (!whole->waitSend(timeout_)) throw std::runtime_error("the wait for a message to be sent was aborted");
+    }
+  }
+
   // Runs one operation; its failure, or an earlier one's, as a Status.
   absl::Status Run(absl::string_view operation, const std::function<void()>& body) {
     if (!failure_.ok()) return failure_;
@@ -180,6 +256,8 @@ class GlooCollective final : public Collective {
   const std::chrono::milliseconds timeout_;
 
   uint32_t next_tag_ = 0;
+  uint64_t slice_bytes_sent_ = 0;
+  std::vector<float> pieces_;  // Where they come in.
   absl::Status failure_;
 };
 

@@ -1,7 +1,7 @@
 #ifndef SPARROW_DENSE_DENSE_OPTIMIZER_H_
 #define SPARROW_DENSE_DENSE_OPTIMIZER_H_
 
-// Optimizers of a flat parameter vector: SGD, momentum, Adagrad, Adam, AdamW. Formulas and sources:
+// Optimizers of a flat parameter vector: SGD, momentum, Adagrad, Adam, AdamW, LAMB. Formulas and sources:
 // proto/sparrow/v1/table.proto.
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dense/dense_parameters.h"
 #include "dense/dense_update.h"
 #include "sparrow/v1/table.pb.h"
 
@@ -23,9 +24,19 @@ class DenseOptimizer {
 
   using StepOptions = DenseStepOptions;
   // REQUIRES: both spans have the size the optimizer was made with.
-  virtual void Step(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) = 0;
+  void Step(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) {
+    Begin(weights, gradients, options);
+    End(weights, gradients, options);
+  }
 
-  // State for checkpoints, each of the vector's size: {"momentum"}, {"accumulator"}, {"m", "v"}, or none.
+  // A step's two halves, with the same arguments, for optimizers that hold slices of one vector: between the halves
+  // what Begin returns becomes its sum over all of them, element by element. LAMB: of each tensor the squares of
+  // weights and of directions; of other kinds there is nothing to sum.
+  virtual std::span<double> Begin(std::span<float> weights, std::span<const float> gradients,
+                                  const StepOptions& options) = 0;
+  virtual void End(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) = 0;
+
+  // State for checkpoints, each of the slice's size: {"momentum"}, {"accumulator"}, {"m", "v"}, or none.
   struct State {
     std::string name;
     std::span<float> values;
@@ -44,7 +55,15 @@ class DenseOptimizer {
 // tables only is refused by name.
 absl::StatusOr<DenseRule> DenseRuleOf(const v1::OptimizerConfig& config);
 
-// A weight decay is for elements [0, decayed) alone. Errors as DenseRuleOf.
+// Of elements [slice.begin, slice.end) of the model's vector. Errors as DenseRuleOf.
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config,
+                                                                   const DenseParameters& model, const Slice& slice);
+// The same of the whole vector.
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config,
+                                                                   const DenseParameters& model);
+
+// Of a vector that is one tensor. A weight decay is for elements [0, decayed) alone, and so is LAMB's ratio. Errors as
+// DenseRuleOf.
 absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size,
                                                                    uint64_t decayed = UINT64_MAX);
 

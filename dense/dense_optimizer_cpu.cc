@@ -1,5 +1,5 @@
-// One loop for each kind: every array is read and written once, in single precision, vectorised, on all cores. Scalars
-// (learning rate, bias corrections) are computed in double precision once a step.
+// One loop for each kind: every array is read and written once (LAMB: twice), in single precision, vectorised, on all
+// cores. Scalars (learning rate, bias corrections) are computed in double precision once a step.
 
 #include <algorithm>
 #include <cmath>
@@ -47,7 +47,9 @@ class DenseOptimizerCpu final : public DenseOptimizer {
     for (int i = 0; i < DenseStates(rule.kind); ++i) states_[i].assign(size, InitialDenseState(rule));
   }
 
-  void Step(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) override {
+  std::span<double> Begin(std::span<float>, std::span<const float>, const StepOptions&) override { return {}; }
+
+  void End(std::span<float> weights, std::span<const float> gradients, const StepOptions& options) override {
     CHECK(weights.size() == size_ && gradients.size() == size_);
     DenseRule rule = rule_;
     const DenseCorrections corrections = CorrectionsOf(rule, ++updates_);
@@ -77,6 +79,8 @@ class DenseOptimizerCpu final : public DenseOptimizer {
           return UpdateRange<DenseOptimizerKind::kAdagrad>(elements, scalars, begin, end);
         case DenseOptimizerKind::kAdam:
           return UpdateRange<DenseOptimizerKind::kAdam>(elements, scalars, begin, end);
+        case DenseOptimizerKind::kLamb:
+          CHECK(false) << "LambCpu";
       }
     });
   }
@@ -85,6 +89,112 @@ class DenseOptimizerCpu final : public DenseOptimizer {
   const uint64_t size_;
   const uint64_t decayed_;
   std::vector<float> states_[2];  // Those that the kind has; [size] each.
+};
+
+// LAMB. A tensor is cut into blocks whose sums are added in order, so that no number depends on the threads.
+class LambCpu final : public DenseOptimizer {
+ public:
+  // Tensors that have a ratio, by their ranges in a vector of `size` elements, in order; the elements outside have
+  // none.
+  LambCpu(const DenseRule& rule, uint64_t size, std::span<const Slice> tensors)
+      : rule_(rule), first_(size), second_(size), sums_(2 * tensors.size()) {
+    uint64_t done = 0;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      AddBlocks({done, tensors[t].begin}, kNoTensor);
+      AddBlocks(tensors[t], t);
+      done = tensors[t].end;
+    }
+    AddBlocks({done, size}, kNoTensor);
+  }
+
+  std::span<double> Begin(std::span<float> weights, std::span<const float> gradients,
+                          const StepOptions& options) override {
+    CHECK(weights.size() == first_.size() && gradients.size() == first_.size());
+    const DenseScalars scalars = ScalarsOf(rule_, options, CorrectionsOf(rule_, ++updates_));
+    std::vector<BlockSums> block_sums(blocks_.size());
+    ForEachBlock([&](size_t b) { block_sums[b] = Moments(blocks_[b], scalars, weights.data(), gradients.data()); });
+    std::ranges::fill(sums_, 0.0);
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      if (blocks_[b].tensor == kNoTensor) continue;
+      sums_[2 * blocks_[b].tensor] += block_sums[b].weights;
+      sums_[2 * blocks_[b].tensor + 1] += block_sums[b].directions;
+    }
+    return sums_;
+  }
+
+  void End(std::span<float> weights, std::span<const float>, const StepOptions& options) override {
+    DenseScalars scalars = ScalarsOf(rule_, options, CorrectionsOf(rule_, updates_));
+    const double rate = rule_.learning_rate * options.learning_rate_factor;
+    ForEachBlock([&](size_t b) {
+      DenseScalars s = scalars;
+      if (blocks_[b].tensor == kNoTensor) {
+        s.weight_decay = 0;
+      } else {
+        const double weight = sums_[2 * blocks_[b].tensor];
+        const double direction = sums_[2 * blocks_[b].tensor + 1];
+        if (weight > 0 && direction > 0) s.rate = static_cast<float>(rate * std::sqrt(weight / direction));
+      }
+      Apply(blocks_[b], s, weights.data());
+    });
+  }
+
+  std::vector<State> states() override {
+    return {{DenseStateName(rule_.kind, 0), first_}, {DenseStateName(rule_.kind, 1), second_}};
+  }
+
+ private:
+  static constexpr size_t kNoTensor = SIZE_MAX;
+  static constexpr uint64_t kBlock = 4096;  // Elements.
+  struct Block {
+    Slice elements;
+    size_t tensor;
+  };
+  struct BlockSums {
+    double weights = 0, directions = 0;  // Of squares.
+  };
+
+  void AddBlocks(const Slice& elements, size_t tensor) {
+    for (uint64_t begin = elements.begin; begin < elements.end; begin += kBlock) {
+      blocks_.push_back({{begin, std::min(elements.end, begin + kBlock)}, tensor});
+    }
+  }
+
+  template <typename Body>
+  void ForEachBlock(const Body& body) const {
+    ParallelFor(static_cast<int64_t>(blocks_.size()), 2, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) body(static_cast<size_t>(b));
+    });
+  }
+
+  BlockSums Moments(const Block& block, DenseScalars s, const float* __restrict w, const float* __restrict g) {
+    float* __restrict m = first_.data();
+    float* __restrict v = second_.data();
+    for (uint64_t i = block.elements.begin; i < block.elements.end; ++i) UpdateLambMoments(s, g[i], m[i], v[i]);
+    if (block.tensor == kNoTensor) return {};
+    // Eight sums, so that additions do not wait for each other.
+    double weights[8] = {}, directions[8] = {};
+    for (uint64_t i = block.elements.begin; i < block.elements.end; ++i) {
+      const double weight = w[i], direction = LambDirection(s, w[i], m[i], v[i]);
+      weights[i % 8] += weight * weight;
+      directions[i % 8] += direction * direction;
+    }
+    BlockSums sums;
+    for (int lane = 0; lane < 8; ++lane) sums.weights += weights[lane], sums.directions += directions[lane];
+    return sums;
+  }
+
+  void Apply(const Block& block, DenseScalars s, float* __restrict w) const {
+    const float* __restrict m = first_.data();
+    const float* __restrict v = second_.data();
+    for (uint64_t i = block.elements.begin; i < block.elements.end; ++i) {
+      w[i] -= s.rate * LambDirection(s, w[i], m[i], v[i]);
+    }
+  }
+
+  const DenseRule rule_;
+  std::vector<float> first_, second_;
+  std::vector<Block> blocks_;
+  std::vector<double> sums_;  // Of each tensor: squares of weights, squares of directions.
 };
 
 absl::Status CheckAtLeast0(absl::string_view field, double value) {
@@ -100,8 +210,10 @@ absl::Status CheckBelow1(absl::string_view field, double value) {
 }
 
 absl::Status ForTablesOnly(absl::string_view kind) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "train.optimizer.", kind, " is for tables only; dense parameters take sgd, momentum, adagrad, adam or adamw"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.optimizer.", kind,
+                   " is for tables only; dense parameters take sgd, momentum, adagrad, adam, adamw or "
+                   "lamb"));
 }
 
 }  // namespace
@@ -154,6 +266,19 @@ absl::StatusOr<DenseRule> DenseRuleOf(const v1::OptimizerConfig& config) {
       rule.weight_decay = adamw.weight_decay();
       return rule;
     }
+    case v1::OptimizerConfig::kLamb: {
+      const v1::Lamb& lamb = config.lamb();
+      RETURN_IF_ERROR(CheckBelow1("lamb.beta1", lamb.beta1()));
+      RETURN_IF_ERROR(CheckBelow1("lamb.beta2", lamb.beta2()));
+      RETURN_IF_ERROR(CheckAtLeast0("lamb.eps", lamb.eps()));
+      RETURN_IF_ERROR(CheckAtLeast0("lamb.weight_decay", lamb.weight_decay()));
+      rule.kind = DenseOptimizerKind::kLamb;
+      rule.beta1 = lamb.beta1();
+      rule.beta2 = lamb.beta2();
+      rule.eps = lamb.eps();
+      rule.weight_decay = lamb.weight_decay();
+      return rule;
+    }
     case v1::OptimizerConfig::kRowwiseAdagrad:
       return ForTablesOnly("rowwise_adagrad");
     case v1::OptimizerConfig::kRowwiseAdam:
@@ -166,12 +291,37 @@ absl::StatusOr<DenseRule> DenseRuleOf(const v1::OptimizerConfig& config) {
       break;
   }
   return absl::InvalidArgumentError(
-      "train.optimizer has no kind; set one of sgd, momentum, adagrad, adam or adamw, as in adagrad {}");
+      "train.optimizer has no kind; set one of sgd, momentum, adagrad, adam, adamw or lamb, as in adagrad {}");
+}
+
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config,
+                                                                   const DenseParameters& model, const Slice& slice) {
+  ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(config));
+  CHECK(slice.begin <= slice.end && slice.end <= model.weights().size());
+  const auto inside = [&](uint64_t element) { return std::clamp(element, slice.begin, slice.end) - slice.begin; };
+  if (rule.kind != DenseOptimizerKind::kLamb) {
+    return std::make_unique<DenseOptimizerCpu>(rule, slice.size(), inside(model.decayed()));
+  }
+  std::vector<Slice> tensors;  // All, so that the sums of all slices are alike.
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.shape.size() < 2) continue;
+    tensors.push_back({inside(parameter.offset), inside(parameter.offset + parameter.size)});
+  }
+  return std::make_unique<LambCpu>(rule, slice.size(), tensors);
+}
+
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config,
+                                                                   const DenseParameters& model) {
+  return MakeDenseOptimizer(config, model, {0, model.weights().size()});
 }
 
 absl::StatusOr<std::unique_ptr<DenseOptimizer>> MakeDenseOptimizer(const v1::OptimizerConfig& config, uint64_t size,
                                                                    uint64_t decayed) {
   ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(config));
+  if (rule.kind == DenseOptimizerKind::kLamb) {
+    const Slice tensor{0, std::min(size, decayed)};
+    return std::make_unique<LambCpu>(rule, size, std::span(&tensor, 1));
+  }
   return std::make_unique<DenseOptimizerCpu>(rule, size, decayed);
 }
 

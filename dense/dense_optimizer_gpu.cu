@@ -177,6 +177,7 @@ bool IsAligned(const void* pointer, uintptr_t bytes) { return reinterpret_cast<u
 }  // namespace
 
 std::optional<DenseOptimizerGpu> DenseOptimizerGpu::Make(const DenseRule& rule, int64_t size, const Stream& stream) {
+  CHECK(rule.kind != Kind::kLamb);
   std::vector<DeviceBuffer<float>> states;
   for (int i = 0; i < DenseStates(rule.kind); ++i) {
     std::optional<DeviceBuffer<float>> state = DeviceBuffer<float>::Allocate(size);
@@ -222,6 +223,8 @@ void DenseOptimizerGpu::Step(const StepArguments& arguments, const Stream& strea
       return LaunchStep<Kind::kAdagrad>(a, stream);
     case Kind::kAdam:
       return LaunchStep<Kind::kAdam>(a, stream);
+    case Kind::kLamb:
+      CHECK(false);  // Make has refused it.
   }
 }
 

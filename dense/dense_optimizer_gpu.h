@@ -30,7 +30,8 @@ enum class WeightCopy { kNone, kBfloat16, kFloat16 };
 // differs by fused multiply-add alone; two runs are bit-equal.
 class DenseOptimizerGpu {
  public:
-  // nullopt: the GPU has not DenseStates(rule.kind) * size * 4 bytes free. REQUIRES: rule is from DenseRuleOf.
+  // nullopt: the GPU has not DenseStates(rule.kind) * size * 4 bytes free. REQUIRES: rule is from DenseRuleOf,
+  // and not LAMB's.
   static std::optional<DenseOptimizerGpu> Make(const DenseRule& rule, int64_t size, const Stream& stream);
 
   // All pointers are GPU memory. REQUIRES: weights and gradients aligned to 16 bytes, copy to 8.

@@ -19,6 +19,14 @@ struct Parameter {
   uint64_t size = 0;
 };
 
+// Elements [begin, end) of a model's flat array.
+struct Slice {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  uint64_t size() const { return end - begin; }
+};
+
 // All parameters lie in one flat array, and their gradients in another of the same layout. Not thread-safe.
 class DenseParameters {
  public:

@@ -14,7 +14,7 @@
 namespace sparrow {
 
 // AdamW is kAdam with a weight decay; Adam's is 0.
-enum class DenseOptimizerKind { kSgd, kMomentum, kAdagrad, kAdam };
+enum class DenseOptimizerKind { kSgd, kMomentum, kAdagrad, kAdam, kLamb };
 
 // Plain parameters, unused ones 0.
 struct DenseRule {
@@ -37,6 +37,7 @@ SPARROW_HOST_DEVICE constexpr int DenseStates(DenseOptimizerKind kind) {
     case DenseOptimizerKind::kAdagrad:
       return 1;
     case DenseOptimizerKind::kAdam:
+    case DenseOptimizerKind::kLamb:
       return 2;
   }
   return 0;
@@ -61,24 +62,25 @@ struct DenseStepOptions {
   double learning_rate_factor = 1;
 };
 
-// Adam's bias corrections of the update with this number (from 1); 1 for other kinds.
+// Bias corrections of Adam and LAMB, of the update with this number (from 1); 1 for other kinds.
 struct DenseCorrections {
   double m = 1;  // 1 - beta1^t
   double v = 1;  // 1 / sqrt(1 - beta2^t)
 };
 SPARROW_HOST_DEVICE inline DenseCorrections CorrectionsOf(const DenseRule& rule, uint64_t update) {
-  if (rule.kind != DenseOptimizerKind::kAdam) return {};
+  if (rule.kind != DenseOptimizerKind::kAdam && rule.kind != DenseOptimizerKind::kLamb) return {};
   return {1 - PowerOf(rule.beta1, update), 1 / std::sqrt(1 - PowerOf(rule.beta2, update))};
 }
 
 // What all elements of an update share.
 struct DenseScalars {
   float gradient_scale;
-  float rate;  // Adam: bias correction of m included.
+  float rate;  // Adam: bias correction of m included. LAMB: not.
   float weight_decay;
   float momentum;
   float beta1, beta1_rest;
   float beta2, beta2_rest;
+  float m_correction;  // LAMB.
   float v_correction;
   float keep;  // AdamW: what is left of a weight.
   float eps;
@@ -87,24 +89,26 @@ SPARROW_HOST_DEVICE inline DenseScalars ScalarsOf(const DenseRule& rule, const D
                                                   const DenseCorrections& corrections) {
   const double rate = rule.learning_rate * options.learning_rate_factor;
   return {.gradient_scale = static_cast<float>(options.gradient_scale),
-          .rate = static_cast<float>(rate / corrections.m),
+          .rate = static_cast<float>(rule.kind == DenseOptimizerKind::kLamb ? rate : rate / corrections.m),
           .weight_decay = static_cast<float>(rule.weight_decay),
           .momentum = static_cast<float>(rule.momentum),
           .beta1 = static_cast<float>(rule.beta1),
           .beta1_rest = static_cast<float>(1 - rule.beta1),
           .beta2 = static_cast<float>(rule.beta2),
           .beta2_rest = static_cast<float>(1 - rule.beta2),
+          .m_correction = static_cast<float>(1 / corrections.m),
           .v_correction = static_cast<float>(corrections.v),
           .keep = static_cast<float>(1 - rate * rule.weight_decay),
           .eps = static_cast<float>(rule.eps)};
 }
 
 // Momentum's m and Adagrad's accumulator are `first`; Adam's m and v are `first` and `second`. What a kind does not
-// have is neither read nor written.
+// have is neither read nor written. LAMB's update takes the two functions below.
 template <DenseOptimizerKind kKind>
 SPARROW_HOST_DEVICE inline void UpdateElement(const DenseScalars& s, float unscaled_gradient, float& weight,
                                               float& first, float& second) {
   using Kind = DenseOptimizerKind;
+  static_assert(kKind != Kind::kLamb);
   const float gradient = unscaled_gradient * s.gradient_scale;
   if constexpr (kKind == Kind::kSgd) {
     weight -= s.rate * (gradient + s.weight_decay * weight);
@@ -122,6 +126,20 @@ SPARROW_HOST_DEVICE inline void UpdateElement(const DenseScalars& s, float unsca
     const float change = first == 0 ? 0 : s.rate * first / (std::sqrt(second) * s.v_correction + s.eps);
     weight = s.keep * weight - change;
   }
+}
+
+// LAMB in two passes, since a tensor's norms lie between them. First m and v; then, from these, the direction u in
+// which the weight goes: by -rate * u * (its tensor's ratio).
+SPARROW_HOST_DEVICE inline void UpdateLambMoments(const DenseScalars& s, float unscaled_gradient, float& first,
+                                                  float& second) {
+  const float gradient = unscaled_gradient * s.gradient_scale;
+  first = s.beta1 * first + s.beta1_rest * gradient;
+  second = s.beta2 * second + s.beta2_rest * gradient * gradient;
+}
+SPARROW_HOST_DEVICE inline float LambDirection(const DenseScalars& s, float weight, float first, float second) {
+  // m is 0 where no gradient has come yet; see Adagrad.
+  const float step = first == 0 ? 0 : s.m_correction * first / (std::sqrt(second) * s.v_correction + s.eps);
+  return step + s.weight_decay * weight;
 }
 
 }  // namespace sparrow

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/parallel.h"
 #include "dense/activation.h"
 #include "dense/attention.h"
@@ -80,13 +81,26 @@ class Gpt2 final : public LanguageModel {
     for (uint32_t b = 0; b < kept_cheap; ++b) cheap_.emplace_back(config.width());
   }
 
-  double ForwardBackward(const Sequences& batch, const DropoutPlace& place) override {
-    if (batch.tokens.empty()) return 0;
-    Begin(batch, place);
-    dropping_ = config_.dropout() > 0;
-    Forward(batch);
-    const double loss = Head(batch.targets, /*backward=*/true);
-    Backward(batch);
+  double ForwardBackward(const Sequences& batch, const DropoutPlace& place, GradientsReady ready) override {
+    const bool any = !batch.tokens.empty();
+    double loss = 0;
+    forward_seconds_ = 0;
+    if (any) {
+      const absl::Time start = absl::Now();
+      Begin(batch, place);
+      dropping_ = config_.dropout() > 0;
+      Forward(batch);
+      forward_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
+      loss = Head(batch.targets, /*backward=*/true);
+      BeginBackward();
+    }
+    for (uint64_t b = config_.layers(); b-- > 0;) {
+      if (any) BlockBackward(b);
+      ready({layout_.blocks[b].c_attn.weight.offset, EndOf(layout_.blocks[b].mlp_c_proj.weight)});
+    }
+    if (any) EmbeddingBackward(batch);
+    ready({0, EndOf(layout_.wpe)});
+    ready({layout_.decayed, gradients_.size()});
     return loss;
   }
 
@@ -114,6 +128,8 @@ class Gpt2 final : public LanguageModel {
 
  private:
   using Place = Gpt2DropoutPlace;
+
+  static uint64_t EndOf(const Parameter& parameter) { return parameter.offset + parameter.size; }
 
   std::span<const float> Weights() const { return weights_; }
   std::span<const float> Weights(const Parameter& parameter) const { return ElementsOf(parameter, Weights()); }
@@ -282,11 +298,13 @@ class Gpt2 final : public LanguageModel {
     NormalBackward(block.ln_1, branch, residual_[b].all(), cheap.moments_1, gradient_.all());
   }
 
-  void Backward(const Sequences& batch) {
+  void BeginBackward() {
     for (BatchBuffer* buffer : {&branch_gradient_, &attended_gradient_, &qkv_gradient_, &fc_gradient_}) {
       buffer->Resize(shape_.rows());
     }
-    for (uint64_t b = config_.layers(); b-- > 0;) BlockBackward(b);
+  }
+
+  void EmbeddingBackward(const Sequences& batch) {
     Drop(config_.layers(), Place::kEmbedding, gradient_.all());
     const std::span<float> gradients(gradients_);
     TokenEmbeddingBackwardCpu(batch.tokens, batch.length, gradient_.all(), MatrixOf(layout_.wte, gradients),
@@ -330,7 +348,11 @@ Gpt2Floats Gpt2FloatsCpu(const v1::Gpt2& config, v1::TrainConfig::Recompute reco
                      + kept_cheap * (6 * width + kMoments) +
                      10 * width;  // Gradients of the residual sum, a branch, attention's output, qkv and fc.
   const double head_rows = std::min<double>(rows, kLogitRows);
-  return {.parameters = static_cast<double>(Gpt2Layout(config).parameters.size()),
+  const Gpt2Layout layout(config);
+  const double parameters = static_cast<double>(layout.parameters.size());
+  const double block = 12 * width * width;  // The matrices of one block; the others are there until the end.
+  return {.parameters = parameters,
+          .gradients_at_hand = parameters - (layers - 1) * block,
           .activations = rows * row + head_rows * (config.vocabulary() + width)};
 }
 

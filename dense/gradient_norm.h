@@ -29,9 +29,14 @@ SPARROW_HOST_DEVICE inline GradientClip ClipOf(double sum_of_squares, double gra
   return {norm, scale > 1 ? 1 : scale};
 }
 
-// The norm of gradients[i] * gradient_scale, summed in double precision in an order that does not depend on the number
-// of threads.
-GradientClip GradientNormCpu(std::span<const float> gradients, double gradient_scale, const ClipOptions& options);
+// Summed in double precision in an order that does not depend on the number of threads.
+double SumOfSquaresCpu(std::span<const float> gradients);
+
+// The norm of gradients[i] * gradient_scale.
+inline GradientClip GradientNormCpu(std::span<const float> gradients, double gradient_scale,
+                                    const ClipOptions& options) {
+  return ClipOf(SumOfSquaresCpu(gradients), gradient_scale, options);
+}
 
 }  // namespace sparrow
 

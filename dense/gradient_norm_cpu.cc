@@ -7,7 +7,7 @@
 
 namespace sparrow {
 
-GradientClip GradientNormCpu(std::span<const float> gradients, double gradient_scale, const ClipOptions& options) {
+double SumOfSquaresCpu(std::span<const float> gradients) {
   // Sums of fixed blocks, added in order: the result does not depend on the number of threads.
   constexpr int64_t kBlock = 4096;
   const int64_t n = static_cast<int64_t>(gradients.size());
@@ -24,7 +24,7 @@ GradientClip GradientNormCpu(std::span<const float> gradients, double gradient_s
   });
   double total = 0;
   for (const double sum : sums) total += sum;
-  return ClipOf(total, gradient_scale, options);
+  return total;
 }
 
 }  // namespace sparrow

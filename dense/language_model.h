@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "dense/dense_parameters.h"
 #include "sparrow/v1/job.pb.h"
@@ -36,19 +37,34 @@ class LanguageModel : public DenseParameters {
  public:
   // Adds to gradients() the derivatives of the sum of all targets' cross-entropies, and returns that sum. REQUIRES:
   // tokens and targets are below the vocabulary.
-  virtual double ForwardBackward(const Sequences& batch, const DropoutPlace& place) = 0;
+  //
+  // `ready` hears of ranges of gradients() that this call adds nothing more to, as backward goes: of each element once,
+  // by the same ranges in the same order for every batch, an empty one too.
+  using GradientsReady = absl::FunctionRef<void(const Slice&)>;
+  virtual double ForwardBackward(const Sequences& batch, const DropoutPlace& place, GradientsReady ready) = 0;
+  double ForwardBackward(const Sequences& batch, const DropoutPlace& place) {
+    return ForwardBackward(batch, place, [](const Slice&) {});
+  }
+
+  // The forward part of the last ForwardBackward. The head's is not in it: its two passes go together.
+  double forward_seconds() const { return forward_seconds_; }
 
   // The sum alone, without dropout.
   virtual double Loss(const Sequences& batch) = 0;
 
   // What comes behind the last of these tokens, without dropout. REQUIRES: 1 to context tokens.
   virtual void NextLogits(std::span<const uint16_t> tokens, std::span<float> logits /*[vocabulary]*/) = 0;
+
+ protected:
+  double forward_seconds_ = 0;
 };
 
 // What MakeGpt2's model has in memory: of each parameter a weight and a gradient, and `activations` as soon as it was
 // trained on so many sequences of its context at once. In double, since what is asked for may be of any size.
 struct Gpt2Floats {
   double parameters = 0;
+  // The most gradients that backward is not done with, or has told of last (GradientsReady), at one time.
+  double gradients_at_hand = 0;
   double activations = 0;
 };
 Gpt2Floats Gpt2FloatsCpu(const v1::Gpt2& config, v1::TrainConfig::Recompute recompute, uint64_t sequences);

@@ -25,7 +25,7 @@ namespace sparrow {
   } while (false)
 
 constexpr size_t kWorkspaceBytes = kProductsWorkspaceBytes;
-constexpr int kCandidatesMax = 32;   // Of each variant, the library's best guess first.
+constexpr int kCandidatesMax = 16;   // Of each variant, the library's best guess first.
 constexpr uint32_t kAlignment = 16;  // Bytes, of every pointer.
 
 inline int64_t MaskPitch(int64_t cols) {

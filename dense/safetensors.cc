@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "dense/cast.h"
 
 namespace sparrow {
 namespace {
@@ -21,9 +22,9 @@ constexpr uint64_t kPrefixBytes = 8;
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // The format's own limit.
 constexpr char kMetadata[] = "__metadata__";
 
-// product(shape) * 4, or nothing where that exceeds 64 bits.
-std::optional<uint64_t> TensorBytes(const std::vector<uint64_t>& shape) {
-  uint64_t bytes = sizeof(float);
+// product(shape) * element_bytes, or nothing where that exceeds 64 bits.
+std::optional<uint64_t> TensorBytes(const std::vector<uint64_t>& shape, uint64_t element_bytes = sizeof(float)) {
+  uint64_t bytes = element_bytes;
   for (uint64_t extent : shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
   }
@@ -41,19 +42,29 @@ struct TensorEntry {
   std::vector<uint64_t> shape;
   uint64_t begin = 0;  // Offsets into the bytes after the header.
   uint64_t end = 0;
+  Precision type = Precision::kFloat32;
+  bool passed_over = false;
 };
 
-absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const Json& value) {
+absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const Json& value, const SafetensorsOptions& options) {
   const auto bad = [&name](auto&&... what) {
     return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" ", what...));
   };
   if (!value.is_object()) return bad("is described by ", value.type_name(), ", expected an object");
   const auto dtype = value.find("dtype");
   if (dtype == value.end() || !dtype->is_string()) return bad("has no dtype");
-  if (*dtype != "F32") return bad("has dtype ", dtype->get<std::string>(), ", expected F32; convert it to F32 first");
+  TensorEntry entry{.name = name, .shape = {}};
+  entry.passed_over = options.passed_over && options.passed_over(name);
+  if (options.narrow_types && *dtype == "F16") {
+    entry.type = Precision::kFloat16;
+  } else if (options.narrow_types && *dtype == "BF16") {
+    entry.type = Precision::kBfloat16;
+  } else if (*dtype != "F32" && !entry.passed_over) {
+    return bad("has dtype ", dtype->get<std::string>(), ", expected F32", options.narrow_types ? ", F16 or BF16" : "",
+               "; convert it to F32 first");
+  }
   const auto shape = value.find("shape");
   if (shape == value.end() || !shape->is_array()) return bad("has no shape");
-  TensorEntry entry{.name = name, .shape = {}};
   for (const Json& extent : *shape) {
     const std::optional<uint64_t> count = AsCount(extent);
     if (!count.has_value()) return bad("has an extent that is no whole number in shape ", shape->dump());
@@ -64,8 +75,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const Json& valu
   const std::optional<uint64_t> begin = AsCount((*offsets)[0]);
   const std::optional<uint64_t> end = AsCount((*offsets)[1]);
   if (!begin.has_value() || !end.has_value() || *begin > *end) return bad("has data_offsets ", offsets->dump());
-  const std::optional<uint64_t> bytes = TensorBytes(entry.shape);
-  if (!bytes.has_value() || *bytes != *end - *begin) {
+  const std::optional<uint64_t> bytes = TensorBytes(entry.shape, ElementBytes(entry.type));
+  if (!entry.passed_over && (!bytes.has_value() || *bytes != *end - *begin)) {
     return bad("has ", *end - *begin, " bytes by data_offsets ", offsets->dump(), ", but shape ", shape->dump(),
                bytes.has_value() ? absl::StrCat(" needs ", *bytes) : " exceeds 2^64 bytes");
   }
@@ -95,7 +106,7 @@ absl::StatusOr<Json> ParseHeader(absl::string_view text) {
   return header;
 }
 
-absl::StatusOr<LoadedSafetensors> Parse(absl::string_view file) {
+absl::StatusOr<LoadedSafetensors> Parse(absl::string_view file, const SafetensorsOptions& options) {
   if (file.size() < kPrefixBytes) {
     return absl::DataLossError(absl::StrCat("has ", file.size(), " bytes, a safetensors file has at least 8"));
   }
@@ -116,7 +127,7 @@ absl::StatusOr<LoadedSafetensors> Parse(absl::string_view file) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name != kMetadata) {
-      ASSIGN_OR_RETURN(entries.emplace_back(), ParseEntry(name, value));
+      ASSIGN_OR_RETURN(entries.emplace_back(), ParseEntry(name, value, options));
       continue;
     }
     if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is no object");
@@ -146,10 +157,19 @@ absl::StatusOr<LoadedSafetensors> Parse(absl::string_view file) {
         absl::StrCat("has ", data.size(), " bytes of tensors, its header describes ", expected));
   }
   for (TensorEntry& entry : entries) {
+    if (entry.passed_over) continue;
     LoadedTensor& tensor = loaded.tensors[entry.name];
     tensor.shape = std::move(entry.shape);
-    tensor.values.resize((entry.end - entry.begin) / sizeof(float));
-    CopyBytes(data.substr(entry.begin, entry.end - entry.begin), std::span<float>(tensor.values));
+    const absl::string_view bytes = data.substr(entry.begin, entry.end - entry.begin);
+    if (entry.type == Precision::kFloat32) {
+      tensor.values.resize(bytes.size() / sizeof(float));
+      CopyBytes(bytes, std::span<float>(tensor.values));
+      continue;
+    }
+    std::vector<uint16_t> narrow(bytes.size() / sizeof(uint16_t));
+    CopyBytes(bytes, std::span<uint16_t>(narrow));
+    tensor.values.reserve(narrow.size());
+    for (const uint16_t bits : narrow) tensor.values.push_back(FromBits(entry.type, bits));
   }
   return loaded;
 }
@@ -192,9 +212,9 @@ absl::Status WriteSafetensors(const std::string& path, std::span<const NamedTens
   return WriteFileAtomically(path, file);
 }
 
-absl::StatusOr<LoadedSafetensors> ReadSafetensors(const std::string& path) {
+absl::StatusOr<LoadedSafetensors> ReadSafetensors(const std::string& path, const SafetensorsOptions& options) {
   ASSIGN_OR_RETURN(const std::string file, ReadFile(path));
-  absl::StatusOr<LoadedSafetensors> loaded = Parse(file);
+  absl::StatusOr<LoadedSafetensors> loaded = Parse(file, options);
   if (!loaded.ok()) return Annotate(loaded.status(), path);
   return loaded;
 }

@@ -124,6 +124,9 @@ absl::StatusOr<SparseOptimizer> ParseOptimizer(absl::string_view table, const v1
     case v1::OptimizerConfig::kAdamw:
       return absl::InvalidArgumentError(absl::StrCat(
           "table \"", table, "\": optimizer adamw is for dense parameters only; use adam or rowwise_adam for a table"));
+    case v1::OptimizerConfig::kLamb:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "table \"", table, "\": optimizer lamb is for dense parameters only; use adam or rowwise_adam for a table"));
     case v1::OptimizerConfig::KIND_NOT_SET:
       return absl::InvalidArgumentError(absl::StrCat(
           "table \"", table, "\": optimizer has no kind; set one of sgd, momentum, adagrad, rowwise_adagrad, adam, ",

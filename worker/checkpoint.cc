@@ -234,6 +234,7 @@ absl::Status CopyTensor(const LoadedSafetensors& loaded, const std::string& path
 constexpr char kUpdates[] = "updates";
 constexpr char kLossScale[] = "loss_scale";
 constexpr char kGoodSteps[] = "loss_scale_good_steps";
+constexpr char kLossSpike[] = "loss_spike";
 
 template <typename Number>
 absl::Status ReadNumber(const LoadedSafetensors& loaded, const std::string& path, const char* name, Number* number) {
@@ -303,7 +304,7 @@ absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job) {
 }
 
 absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
-                       LossScaler* scaler) {
+                       LossScaler* scaler, SpikeGuard* guard) {
   ASSIGN_OR_RETURN(const std::string path, ResolveUnder(checkpoint.directory, checkpoint.manifest.dense().name()));
   ASSIGN_OR_RETURN(const LoadedSafetensors loaded, ReadSafetensors(path));
   for (const Parameter& parameter : model->parameters()) {
@@ -314,6 +315,13 @@ absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, Den
     RETURN_IF_ERROR(ReadNumber(loaded, path, kLossScale, &state.scale));
     RETURN_IF_ERROR(ReadNumber(loaded, path, kGoodSteps, &state.good_steps));
     scaler->Resume(state);
+  }
+  if (guard != nullptr && loaded.metadata.contains(kLossSpike)) {
+    std::optional<SpikeGuard::State> state = SpikeGuard::State::Parse(loaded.metadata.at(kLossSpike));
+    if (!state.has_value()) {
+      return absl::DataLossError(absl::StrCat(path, ": its metadata \"", kLossSpike, "\" are no figures of steps"));
+    }
+    guard->Resume(*std::move(state));
   }
   if (optimizer == nullptr) return absl::OkStatus();
   size_t used = model->parameters().size();
@@ -402,7 +410,7 @@ void CheckpointPlace::RemoveProbe() {
 }
 
 absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const DenseParameters& model,
-                                        DenseOptimizer* optimizer, const LossScaler* scaler) {
+                                        DenseOptimizer* optimizer, const LossScaler* scaler, const SpikeGuard* guard) {
   std::vector<NamedTensor> tensors;
   for (const Parameter& parameter : model.parameters()) {
     tensors.push_back({parameter.name, parameter.shape, model.weights().subspan(parameter.offset, parameter.size)});
@@ -419,6 +427,7 @@ absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const Dens
     metadata[kLossScale] = absl::StrCat(scaler->state().scale);
     metadata[kGoodSteps] = absl::StrCat(scaler->state().good_steps);
   }
+  if (guard != nullptr) metadata[kLossSpike] = guard->state().Text();
   RETURN_IF_ERROR(WriteSafetensors(path, tensors, metadata));
   ASSIGN_OR_RETURN(const FileDigest digest, DigestFile(path));
   v1::SavedFile file;

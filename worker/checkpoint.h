@@ -5,7 +5,8 @@
 // dense.safetensors, and MANIFEST.textproto (proto/manifest.h), which is written last and by rename: a directory
 // without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's state as
 // "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done, and where the loss is
-// scaled "loss_scale" and "loss_scale_good_steps" (dense/loss_scaler.h).
+// scaled "loss_scale" and "loss_scale_good_steps" (dense/loss_scaler.h), and with train.loss_spike "loss_spike"
+// (dense/spike_guard.h).
 
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "dense/dense_optimizer.h"
 #include "dense/dense_parameters.h"
 #include "dense/loss_scaler.h"
+#include "dense/spike_guard.h"
 #include "proto/manifest.h"
 
 namespace sparrow {
@@ -47,11 +49,11 @@ absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles file
 // columns read alike. FailedPrecondition names the first field that differs and both values.
 absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job);
 
-// Puts the dense parameters into `model` and, unless they are null, the states into `optimizer` and `scaler`. A scaler
-// of which nothing was saved, because the job had another precision, stays as it is. FailedPrecondition names a tensor
-// that is missing, unexpected, or of another shape. DataLoss: metadata that is no number.
+// Puts the dense parameters into `model` and, unless they are null, the states into `optimizer`, `scaler` and `guard`.
+// A scaler or guard of which nothing was saved, because the job had none, stays as it is. FailedPrecondition names a
+// tensor that is missing, unexpected, or of another shape. DataLoss: metadata that cannot be read.
 absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
-                       LossScaler* scaler);
+                       LossScaler* scaler, SpikeGuard* guard = nullptr);
 
 // Where training stands: steps done, epochs finished, and rows (of a language model: windows) of the present epoch
 // consumed. A checkpoint holds it in its manifest.
@@ -101,9 +103,10 @@ class CheckpointPlace {
   std::string probe_relative_;
 };
 
-// Writes dense.safetensors into `directory`. scaler: null if the loss is not scaled.
+// Writes dense.safetensors into `directory`. scaler: null if the loss is not scaled; guard: null if no step is judged.
 absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const DenseParameters& model,
-                                        DenseOptimizer* optimizer, const LossScaler* scaler);
+                                        DenseOptimizer* optimizer, const LossScaler* scaler,
+                                        const SpikeGuard* guard = nullptr);
 
 // `absolute` relative to `root`. REQUIRES: it came from OpenCheckpoint with this root.
 absl::StatusOr<std::string> RelativeToRoot(const std::string& root, const std::string& absolute);

@@ -12,6 +12,7 @@
 #include "dense/dense_optimizer.h"
 #include "dense/loss_scaler.h"
 #include "dense/schedule.h"
+#include "dense/spike_guard.h"
 #include "embedding/partition.h"
 #include "embedding/table_config.h"
 #include "worker/job_layout.h"
@@ -247,6 +248,17 @@ absl::Status CheckTrain(const v1::Job& job) {
   }
   if (train.has_recompute() && !job.model().has_gpt2()) {
     return Bad("train.recompute is set, but only model.gpt2 computes activations again; remove it");
+  }
+  if (train.has_zero() && !job.model().has_gpt2()) {
+    return Bad("train.zero is set, but only model.gpt2 shares its state out over workers; remove it");
+  }
+  if (train.has_init_from()) {
+    if (!job.model().has_gpt2()) return Bad("train.init_from is set, but only model.gpt2 reads such a file; remove it");
+    if (train.init_from().empty()) return Bad("train.init_from is empty; give a safetensors file, or leave it out");
+  }
+  if (train.has_loss_spike()) {
+    if (!job.model().has_gpt2()) return Bad("train.loss_spike is set, but only model.gpt2 judges its steps; remove it");
+    RETURN_IF_ERROR(CheckLossSpike(train.loss_spike()));
   }
   if (train.has_micro_batch_size() && (train.micro_batch_size() == 0 || train.micro_batch_size() > kBatchRowsMax)) {
     return Bad("train.micro_batch_size is ", train.micro_batch_size(), "; give 1 to ", kBatchRowsMax,

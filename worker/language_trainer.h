@@ -26,22 +26,27 @@ class LanguageTrainer {
   struct Step {
     uint64_t step = 0;
     uint64_t first_sequence = 0;  // Of the batch, among those of the step on all workers.
+    uint64_t sequences_max = 0;   // Of the batch of the worker that has most of them in this step.
     double learning_rate_factor = 1;
   };
   struct Result {
     double loss_sum = 0;  // Of the targets' cross-entropies, over all workers, as `targets`.
     uint64_t targets = 0;
-    double gradient_norm = 0;    // Of the mean's gradients, before clipping.
-    bool overflowed = false;     // The loss was scaled, and a gradient is not finite: nothing has changed.
-    double forward_seconds = 0;  // With backward, where the two are one.
-    double backward_seconds = 0;
+    double gradient_norm = 0;     // Of the mean's gradients, before clipping.
+    bool refused = false;         // By LanguageTrainerParts.accept: nothing has changed.
+    bool overflowed = false;      // The loss was scaled, and a gradient is not finite: nothing has changed.
+    double forward_seconds = 0;   // With backward, where the two are one.
+    double backward_seconds = 0;  // With the head, where its two passes go together.
     double reduce_seconds = 0;
     double update_seconds = 0;
   };
   // This worker's part of a step, micro batch by micro batch; then gradients are summed over all workers, divided by
-  // the targets of all, clipped and applied, the same on each. A batch without sequences is legal; a step without any
-  // changes nothing. InvalidArgument: the loss or the norm is not finite; nothing has changed. Cancelled: stopped
-  // before anything was reduced. Errors of the collective.
+  // the targets of all, clipped and applied, the same on each. Each worker sums, and finds the norm of, its slice of
+  // the gradients (dense/collective.h: EvenSlices). Then it has all slices before it updates all parameters, or updates
+  // its slice and has all slices of those (TrainConfig.zero): to the bit the same, but for LAMB's ratios, whose sums
+  // have another order, and for GRADIENTS with more than one micro batch, which sums over workers first. A batch
+  // without sequences is legal; a step without any changes nothing. InvalidArgument: the loss or the norm is not
+  // finite; nothing has changed. Cancelled: stopped before anything was reduced. Errors of the collective.
   virtual absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) = 0;
 
   // What the loss is multiplied by from the next step on: a power of two, 1 at first. Results are those of the loss
@@ -62,8 +67,12 @@ class LanguageTrainer {
 struct LanguageTrainerParts {
   LanguageModel* model = nullptr;
   DenseOptimizer* optimizer = nullptr;
-  std::optional<double> clip_norm;  // TrainConfig.clip_norm.
-  uint64_t micro_batch_size = 1;    // Sequences at a time, in training and otherwise. REQUIRES: > 0.
+  v1::TrainConfig::Zero zero = v1::TrainConfig::NONE;  // Not NONE: the optimizer is that of the worker's slice.
+  std::optional<double> clip_norm;                     // TrainConfig.clip_norm.
+  uint64_t micro_batch_size = 1;                       // Sequences at a time, in training and otherwise. REQUIRES: > 0.
+  // Asked of a step with targets before its update, with the mean loss and the norm of the mean's gradients, which are
+  // the same on all workers, and may not be finite. False: it is not applied; an error ends it. Null: all are applied.
+  std::function<absl::StatusOr<bool>(double loss, double gradient_norm)> accept = nullptr;
   // Asked before each micro batch, as a batch may take minutes; true ends it with Cancelled. Null: never.
   std::function<bool()> stop = nullptr;
 };
@@ -85,6 +94,21 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
 
 // InvalidArgument: the mean loss or the norm of a step is not finite, with both.
 absl::Status DivergedError(uint64_t step, double loss, double gradient_norm);
+
+// Bytes that one of `workers` holds on the CPU to train so many sequences at a time, in float32. With P parameters, of
+// which a model with GRADIENTS has G at hand in backward, and k states of the optimizer:
+//   weights 4 P;  gradients 4 P, with GRADIENTS 4 min(P, P / workers + G);  optimizer 4 k P, else than NONE over
+//   workers.
+struct LanguageMemory {
+  double weights = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;  // dense/language_model.h: Gpt2FloatsCpu
+
+  double total() const { return weights + gradients + optimizer + activations; }
+};
+// REQUIRES: job_check.h has passed the job.
+LanguageMemory LanguageMemoryCpu(const v1::Job& job, uint32_t workers, uint64_t micro_batch_size);
 
 }  // namespace sparrow
 

@@ -26,7 +26,6 @@
 #include "dense/gpt2_gpu.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/grid_sum.h"
-#include "dense/loss_scale.h"
 #include "dense/model_gpu.h"
 #include "dense/peak_flops.h"
 #include "dense/step_gate_gpu.h"
@@ -127,7 +126,11 @@ class GpuLanguageTrainer final : public LanguageTrainer {
       SetControl(result.targets, step);
     }
     reduced_.Record(stream_);
-    if (result.targets > 0) QueueUpdate();
+    if (result.targets > 0) {
+      QueueNorm();
+      ASSIGN_OR_RETURN(result.refused, IsRefused(result.targets));
+      if (!result.refused) QueueUpdate();
+    }
     outcome_.Fetch(1, stream_);
     ended_.Record(stream_);
     stream_.Synchronize();
@@ -143,9 +146,9 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     result.loss_sum = outcome_.host.data()->loss_sum;
     if (result.targets == 0) return result;
     result.gradient_norm = outcome_.host.data()->clip.norm;
-    const bool finite = std::isfinite(result.loss_sum);
-    result.overflowed = precision_ == Precision::kFloat16 && finite && !std::isfinite(result.gradient_norm);
-    if (result.overflowed || (finite && std::isfinite(result.gradient_norm))) return result;
+    result.overflowed = Overflowed();
+    const bool finite = std::isfinite(result.loss_sum) && std::isfinite(result.gradient_norm);
+    if (result.refused || result.overflowed || finite) return result;
     return DivergedError(step.step, result.loss_sum / static_cast<double>(result.targets), result.gradient_norm);
   }
 
@@ -261,30 +264,48 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
-  // Gradients, loss and number of targets; in the host's layout, since other workers may compute on CPUs.
+  // Gradients, loss and number of targets. All workers have one layout, and one scale of the loss.
   absl::Status ReduceThroughHost(Collective* collective, Result* result) {
     DeviceParameters* const parameters = model_->parameters();
-    const DeviceLayout& layout = parameters->layout();
-    spread_.resize(static_cast<size_t>(layout.size()));
-    sums_.resize(parts_.model->weights().size());
+    gradients_.resize(static_cast<size_t>(parameters->layout().size()));
     outcome_.Fetch(1, stream_);
-    internal::CopyToHost(spread_.data(), parameters->gradients(), spread_.size() * sizeof(float), stream_);
+    internal::CopyToHost(gradients_.data(), parameters->gradients(), gradients_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     const absl::Time start = absl::Now();
-    layout.Collect(spread_, sums_);
-    UnscaleCpu(sums_, &loss_scale_);  // The others may have none.
     std::array<double, 2> sums = {outcome_.host.data()->loss_sum, static_cast<double>(result->targets)};
-    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(sums_), "reducing the gradients"));
+    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(gradients_), "reducing the gradients"));
     RETURN_IF_ERROR(Annotate(collective->AllReduceSum(sums), "reducing the loss"));
     outcome_.host.data()->loss_sum = sums[0];
     outcome_.Upload(1, stream_);
     result->targets = static_cast<uint64_t>(sums[1]);
-    for (float& sum : sums_) sum *= loss_scale_;  // As the update expects them.
-    layout.Spread(sums_, spread_);
-    internal::CopyToDevice(parameters->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
+    internal::CopyToDevice(parameters->gradients(), gradients_.data(), gradients_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     result->reduce_seconds = absl::ToDoubleSeconds(absl::Now() - start);
     return absl::OkStatus();
+  }
+
+  void QueueNorm() {
+    DeviceParameters* const parameters = model_->parameters();
+    GradientNormGpu(parameters->gradients(), parameters->layout().size(), &control_.device.data()->options, clip_,
+                    norm_sums_.device.data(), &outcome_.device.data()->clip, stream_);
+  }
+
+  // By what has been fetched last.
+  bool Overflowed() const {
+    const Outcome& outcome = *outcome_.host.data();
+    return precision_ == Precision::kFloat16 && std::isfinite(outcome.loss_sum) && !std::isfinite(outcome.clip.norm);
+  }
+
+  // Whether the update must not follow. Where somebody is to be asked, waits for loss and norm.
+  absl::StatusOr<bool> IsRefused(uint64_t targets) {
+    if (!parts_.accept) return false;
+    outcome_.Fetch(1, stream_);
+    stream_.Synchronize();
+    if (Overflowed()) return false;
+    const Outcome& outcome = *outcome_.host.data();
+    ASSIGN_OR_RETURN(const bool accepted,
+                     parts_.accept(outcome.loss_sum / static_cast<double>(targets), outcome.clip.norm));
+    return !accepted;
   }
 
   // Clips and updates, unless the loss or the norm is not finite.
@@ -292,8 +313,6 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     DeviceParameters* const parameters = model_->parameters();
     DenseStepOptions* const options = &control_.device.data()->options;
     GradientClip* const clip = &outcome_.device.data()->clip;
-    GradientNormGpu(parameters->gradients(), parameters->layout().size(), options, clip_, norm_sums_.device.data(),
-                    clip, stream_);
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
     optimizer_->Step({.weights = parameters->weights(),
                       .gradients = parameters->gradients(),
@@ -330,8 +349,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   Event begin_, reduced_, ended_;
   std::vector<std::unique_ptr<Marks>> marks_;  // [micro batches]
-  std::vector<float> spread_;                  // [parameters], in the GPU's layout
-  std::vector<float> sums_;                    // [parameters], in the host's.
+  std::vector<float> gradients_;               // [parameters], in the GPU's layout, to be summed over workers.
 };
 
 }  // namespace
@@ -340,6 +358,16 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options) {
   const auto on = [&] { return absl::StrCat("cuda:", options.gpu); };
+  if (job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
+    return absl::UnimplementedError(
+        "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
+  }
+  if (parts.optimizer->states().size() > 0 &&
+      parts.optimizer->states()[0].values.size() != parts.model->weights().size()) {
+    return absl::UnimplementedError(absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
+                                                 ", which is for CPUs alone; leave it out, or start the workers with "
+                                                 "--device cpu"));
+  }
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), ": cuBLASLt cannot be loaded: ", absence));
   }

@@ -12,14 +12,18 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "dense/gpt2_import.h"
 #include "dense/loss_scaler.h"
 #include "dense/schedule.h"
+#include "dense/spike_guard.h"
 #include "worker/checkpoint.h"
 #include "worker/job_check.h"
 #include "worker/language_trainer.h"
+#include "worker/optimizer_slices.h"
 #include "worker/token_batches.h"
 #include "worker/training_record.h"
 #include "worker/training_run.h"
@@ -27,7 +31,7 @@
 namespace sparrow {
 namespace {
 
-constexpr double kGiB = 1 << 30;
+constexpr double kMiB = 1 << 20;
 // Each epoch has windows of its own number; those of a job without an end are not counted.
 constexpr uint64_t kEpochsCountedMax = 100'000;
 
@@ -62,6 +66,7 @@ class LanguageTraining final : public TrainingRun {
       }
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
+    RETURN_IF_ERROR(CheckDevices());
     RETURN_IF_ERROR(CheckEqual("before the first step"));
     if (train_ != nullptr) RETURN_IF_ERROR(Train());
     if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
@@ -75,7 +80,7 @@ class LanguageTraining final : public TrainingRun {
   bool WillSave() const { return train_ != nullptr && job_.checkpoint().at_end(); }
 
   LossScaler* Scaler() { return scaler_.has_value() ? &*scaler_ : nullptr; }
-  // Of windows of all workers, the most that this one gets.
+  // Of windows of all workers, the most that one gets.
   uint64_t PartOfWorker(uint64_t windows) const { return (windows + in_.task.workers() - 1) / in_.task.workers(); }
 
   // Windows that this worker takes at once.
@@ -89,36 +94,53 @@ class LanguageTraining final : public TrainingRun {
   absl::Status CheckMemory() const {
     const v1::TrainConfig& train = job_.train();
     const v1::Gpt2& gpt2 = job_.model().gpt2();
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> small, MakeDenseOptimizer(train.optimizer(), 1));
-    const Gpt2Floats floats = Gpt2FloatsCpu(gpt2, train.recompute(), MicroBatch());
-    const double parameters = floats.parameters * sizeof(float) * (2 + static_cast<double>(small->states().size()));
-    const double activations = in_.device.gpu.has_value() ? 0 : floats.activations * sizeof(float);
+    LanguageMemory memory = LanguageMemoryCpu(job_, in_.task.workers(), MicroBatch());
+    if (in_.device.gpu.has_value()) memory.activations = 0;  // Are in its memory, which the trainer looks at.
     const uint64_t available = AvailableMemoryBytes();
-    if (parameters + activations <= static_cast<double>(available)) return absl::OkStatus();
+    const std::string needs = absl::StrFormat(
+        "model.gpt2 of %.0f parameters needs %.1f MiB for weights + %.1f MiB for gradients + %.1f MiB for the "
+        "optimizer (train.zero %s, %d workers) + %.1f MiB for the activations of %d windows of %d tokens",
+        memory.weights / sizeof(float), memory.weights / kMiB, memory.gradients / kMiB, memory.optimizer / kMiB,
+        v1::TrainConfig::Zero_Name(train.zero()), in_.task.workers(), memory.activations / kMiB, MicroBatch(),
+        gpt2.context());
+    LOG(INFO) << job_.name() << ": " << needs;
+    for (const auto& [part, bytes] :
+         {std::pair("weights", memory.weights), std::pair("gradients", memory.gradients),
+          std::pair("optimizer", memory.optimizer), std::pair("activations", memory.activations)}) {
+      metrics_.ModelBytes(part).Set(bytes);
+    }
+    if (memory.total() <= static_cast<double>(available)) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "model.gpt2 of %.0f parameters needs %.1f GiB for weights, gradients and optimizer + %.1f GiB for the "
-        "activations of %d windows of %d tokens, and this machine has %.1f GiB available; lower "
-        "train.micro_batch_size, set train.recompute to BLOCKS, or take a smaller model",
-        floats.parameters, parameters / kGiB, activations / kGiB, MicroBatch(), gpt2.context(),
-        static_cast<double>(available) / kGiB));
+        "%s, and this machine has %.1f MiB available; lower train.micro_batch_size, set train.recompute to BLOCKS, "
+        "train.zero to OPTIMIZER_STATE, or take a smaller model",
+        needs, static_cast<double>(available) / kMiB));
   }
 
   absl::Status MakeTrainer() {
     const v1::TrainConfig& train = job_.train();
     RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
-    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), model_->weights().size(), model_->decayed()));
+    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), *model_, OptimizersSlice()));
+    if (train.has_loss_spike()) guard_.emplace(train.loss_spike());
+    if (train.has_init_from() && in_.task.restore_from().empty()) {
+      ASSIGN_OR_RETURN(const std::string path, ResolveUnder(in_.data_root, train.init_from()));
+      RETURN_IF_ERROR(Annotate(ImportGpt2(path, model_.get()), "train.init_from"));
+    }
     if (train.precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(train.loss_scale());
     if (!in_.task.restore_from().empty()) {
       ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
       RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
       RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, CheckpointFiles::kDense));
-      RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), train.epochs() > 0 ? optimizer_.get() : nullptr, Scaler()));
+      RETURN_IF_ERROR(LoadModel());
       cursor_ = CursorOf(checkpoint_->manifest);
     }
     LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
+    parts.zero = train.zero();
     parts.micro_batch_size = MicroBatch();
+    if (guard_.has_value()) {
+      parts.accept = [this](double loss, double norm) { return Accept({.loss = loss, .norm = norm}); };
+    }
     parts.stop = [this] { return stop_->stopped(); };
     if (!in_.device.gpu.has_value()) {
       trainer_ = MakeCpuLanguageTrainer(parts);
@@ -131,6 +153,48 @@ class LanguageTraining final : public TrainingRun {
                       parts, job_, {.gpu = *in_.device.gpu, .windows_max = windows_max, .plan_file = in_.plan_file}));
     peak_tokens_per_second_ = trainer_->PeakFlops() * in_.task.workers() / Gpt2FlopsPerToken(job_.model().gpt2());
     return absl::OkStatus();
+  }
+
+  // Elements of the model's vector whose optimizer state this worker holds.
+  Slice OptimizersSlice() const {
+    const uint64_t size = model_->weights().size();
+    if (job_.train().zero() == v1::TrainConfig::NONE) return {0, size};
+    return SliceOf(EvenSlices(size, in_.task.workers()), in_.task.rank());
+  }
+
+  // A checkpoint holds all of the optimizer's state, of which a slice may be kept.
+  absl::Status LoadModel() {
+    const v1::TrainConfig& train = job_.train();
+    if (train.epochs() == 0) return LoadDense(*checkpoint_, model_.get(), /*optimizer=*/nullptr, Scaler());
+    if (train.zero() == v1::TrainConfig::NONE) {
+      return LoadDense(*checkpoint_, model_.get(), optimizer_.get(), Scaler(), Guard());
+    }
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> whole, MakeDenseOptimizer(train.optimizer(), *model_));
+    RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), whole.get(), Scaler(), Guard()));
+    CopyState(whole.get(), OptimizersSlice(), optimizer_.get());
+    return absl::OkStatus();
+  }
+
+  SpikeGuard* Guard() { return guard_.has_value() ? &*guard_ : nullptr; }
+
+  // Whether the step of batch_ is applied (train.loss_spike). All workers have the same figures and decide alike.
+  absl::StatusOr<bool> Accept(const SpikeGuard::Figures& figures) {
+    if (guard_->Accept(figures)) return true;
+    metrics_.loss_spikes.Increment();
+    const std::string what = absl::StrCat(
+        "step ", batch_.step, ", windows ", batch_.windows_in_epoch - batch_.global_windows, " to ",
+        batch_.windows_in_epoch - 1, " in the order of epoch ", batch_.epoch, " of data.train: ", guard_->why());
+    if (job_.train().loss_spike().action() == v1::LossSpike::STOP) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, "; look at these windows, lower the learning rate, or set train.loss_spike.action to SKIP"));
+    }
+    if (guard_->exhausted()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, "; so many steps in a row stand out: ", guard_->state().skips, ", and train.loss_spike.skips_max is ",
+          job_.train().loss_spike().skips_max(), ": training has diverged; lower the learning rate"));
+    }
+    if (IsFirst()) LOG(WARNING) << job_.name() << ": skipped " << what;
+    return false;
   }
 
   TokenBatchesOptions OfThisWorker(TokenBatchesOptions options) const {
@@ -165,6 +229,19 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
+  // CPUs and GPUs round otherwise, so their weights would drift apart.
+  absl::Status CheckDevices() {
+    const auto name = [](bool gpu) { return gpu ? "a GPU" : "a CPU"; };
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, collective_->AllGather(name(in_.device.gpu.has_value())));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      return absl::FailedPreconditionError(absl::StrCat("worker ", rank, " computes on ", all[rank],
+                                                        ", and worker 0 on ", all[0],
+                                                        "; start the workers of a language model with one --device"));
+    }
+    return absl::OkStatus();
+  }
+
   // That all workers have one model: at the start, whatever they have loaded, and at each evaluation and the end,
   // because a cluster whose replicas drift apart trains something else than it says.
   absl::Status CheckEqual(absl::string_view when) {
@@ -187,7 +264,7 @@ class LanguageTraining final : public TrainingRun {
     absl::Duration trained_for = absl::ZeroDuration();
     absl::Time resumed = absl::Now();
     uint64_t bytes_counted = 0;
-    TokenBatch batch;
+    TokenBatch& batch = batch_;
     while (cursor_.step < steps_end_) {
       if (stop_->stopped()) return absl::CancelledError("training was stopped");
       const absl::Time start = absl::Now();
@@ -201,6 +278,7 @@ class LanguageTraining final : public TrainingRun {
                        trainer_->Train(SequencesOf(batch, context_),
                                        {.step = batch.step,
                                         .first_sequence = part_begin,
+                                        .sequences_max = PartOfWorker(batch.global_windows),
                                         .learning_rate_factor = LearningRateFactor(config.schedule(), batch.step)},
                                        collective_.get()));
       if (scaler_.has_value()) RETURN_IF_ERROR(UpdateScale(batch.step, result));
@@ -216,6 +294,8 @@ class LanguageTraining final : public TrainingRun {
         metrics_.model_flops_utilization.Set(static_cast<double>(result.targets) /
                                              absl::ToDoubleSeconds(absl::Now() - start) / peak_tokens_per_second_);
       }
+      metrics_.slice_bytes.Add(static_cast<double>(
+          collective_->slice_bytes_sent() - std::exchange(slice_bytes_counted_, collective_->slice_bytes_sent())));
       Book(batch, result, steps_total);
       metrics_.input_bytes.Add(
           static_cast<double>(train_->bytes_read() - std::exchange(bytes_counted, train_->bytes_read())));
@@ -278,14 +358,16 @@ class LanguageTraining final : public TrainingRun {
 
   void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total) {
     cursor_.Pass(batch.step, batch.epoch, batch.windows_in_epoch, batch.last_in_epoch);
+    // Of a step that was refused: a loss that is no number would make means of several steps none.
+    const bool counts = std::isfinite(result.loss_sum);
     record_.Book({.step = batch.step,
                   .epoch = batch.epoch,
                   .steps_total = steps_total,
                   .rows_read = result.targets,
-                  .samples = result.targets,
-                  .loss_sum = result.loss_sum,
-                  .skipped = result.overflowed,
-                  .gradient_norm = result.overflowed ? 0 : result.gradient_norm,
+                  .samples = counts ? result.targets : 0,
+                  .loss_sum = counts ? result.loss_sum : 0,
+                  .skipped = result.refused || result.overflowed,
+                  .gradient_norm = std::isfinite(result.gradient_norm) ? result.gradient_norm : 0,
                   .peak_samples_per_second = peak_tokens_per_second_});
     metrics_.steps.Increment();
     metrics_.samples.Add(static_cast<double>(batch.tokens.size()));
@@ -332,17 +414,23 @@ class LanguageTraining final : public TrainingRun {
   absl::Status Finish() {
     RETURN_IF_ERROR(CheckEqual("after the last step"));
     record_.summary().set_steps(cursor_.step);
-    if (!IsFirst()) return absl::OkStatus();
     if (trained_ && job_.checkpoint().at_end()) return Save();
+    if (!IsFirst()) return absl::OkStatus();
     if (checkpoint_.has_value()) record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
     return absl::OkStatus();
   }
 
-  // The model is as trained: CheckEqual has copied it.
+  // The model is as trained: CheckEqual has copied it. Every worker calls it, for what rank 0 does not hold.
   absl::Status Save() {
     const absl::Time start = absl::Now();
+    std::unique_ptr<DenseOptimizer> whole;
+    if (job_.train().zero() != v1::TrainConfig::NONE) {
+      ASSIGN_OR_RETURN(whole, GatherOptimizer(job_.train().optimizer(), *model_, optimizer_.get(), collective_.get()));
+    }
+    if (!IsFirst()) return absl::OkStatus();
     const auto put = [&](const std::string&, const std::string& directory, v1::Manifest* manifest) -> absl::Status {
-      ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
+      ASSIGN_OR_RETURN(*manifest->mutable_dense(),
+                       SaveDense(directory, *model_, whole ? whole.get() : optimizer_.get(), Scaler(), Guard()));
       return absl::OkStatus();
     };
     ASSIGN_OR_RETURN(const std::string directory,
@@ -363,6 +451,7 @@ class LanguageTraining final : public TrainingRun {
   std::unique_ptr<LanguageModel> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
   std::optional<LossScaler> scaler_;      // Of FLOAT16.
+  std::optional<SpikeGuard> guard_;       // Of train.loss_spike.
   std::optional<Checkpoint> checkpoint_;  // That was resumed.
   std::unique_ptr<LanguageTrainer> trainer_;
   std::unique_ptr<TokenBatches> train_;      // Null: nothing is left to train.
@@ -370,9 +459,11 @@ class LanguageTraining final : public TrainingRun {
   std::unique_ptr<CheckpointPlace> checkpoint_place_;
   std::unique_ptr<Collective> collective_;
 
+  TokenBatch batch_;   // In work, or the last one.
   DataCursor cursor_;  // Its rows are windows.
   uint64_t steps_end_ = 0;
   double peak_tokens_per_second_ = 0;  // Of all workers, if each is like this one; 0: not known.
+  uint64_t slice_bytes_counted_ = 0;
   bool trained_ = false;
   std::optional<uint64_t> evaluated_step_;
   std::array<double, kStepParts> seconds_{};

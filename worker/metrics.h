@@ -45,6 +45,16 @@ struct WorkerMetrics {
             metrics, "sparrow_worker_model_flops_utilization",
             "Share of the GPU's peak that the last step's products came to (language models on GPUs whose peak is "
             "known alone); a fall means that something else takes the time."),
+        loss_spikes(metrics->AddCounter(
+            "sparrow_worker_loss_spikes_total",
+            "Steps of language models whose loss or gradients stood out (train.loss_spike), which were not applied or "
+            "ended the job: a few are strange data, a steady rise is training that diverges.")),
+        slice_bytes(metrics->AddCounter(
+            "sparrow_worker_slice_bytes_total",
+            "Bytes of gradients and weights that this worker has sent to others for their slices and of its own "
+            "(language models alone); for each step 8 (workers - 1) / workers a parameter, more with train.zero "
+            "GRADIENTS "
+            "and several micro batches.")),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
                                       "Rows of input that this worker has read, skipped ones included.")),
         rows_skipped(
@@ -107,7 +117,8 @@ struct WorkerMetrics {
         job_running(metrics->AddGauge("sparrow_worker_job_running", "Jobs that this worker runs now: 0 or 1.")),
         jobs_succeeded(AddJobs(metrics, "succeeded")),
         jobs_failed(AddJobs(metrics, "failed")),
-        jobs_stopped(AddJobs(metrics, "stopped")) {
+        jobs_stopped(AddJobs(metrics, "stopped")),
+        metrics_(metrics) {
     for (size_t part = 0; part < kStepParts; ++part) {
       step_seconds[part] = metrics->AddHistogram(
           "sparrow_worker_step_seconds",
@@ -121,6 +132,8 @@ struct WorkerMetrics {
   Gauge loss;
   GaugeOnceSet gradient_norm;
   GaugeOnceSet model_flops_utilization;
+  Counter loss_spikes;
+  Counter slice_bytes;
   Counter rows_read;
   Counter rows_skipped;
   Counter input_bytes;
@@ -150,11 +163,21 @@ struct WorkerMetrics {
   Counter jobs_stopped;
   std::array<Histogram, kStepParts> step_seconds;
 
+  // By part: weights, gradients, optimizer, activations. Served from the first call on.
+  Gauge ModelBytes(const char* part) const {
+    return metrics_->AddGauge("sparrow_worker_model_bytes",
+                              "Bytes that the language model in training takes by formula, by part; more of them than "
+                              "the machine has end the job at its start.",
+                              {{"part", part}});
+  }
+
  private:
   static Counter AddJobs(Metrics* metrics, const char* end) {
     return metrics->AddCounter("sparrow_worker_jobs_total", "Jobs that have ended on this worker, by how.",
                                {{"end", end}});
   }
+
+  Metrics* metrics_;
 };
 
 }  // namespace sparrow

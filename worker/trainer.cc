@@ -94,7 +94,7 @@ class Training final : public TrainingRun {
   absl::Status MakeTrainer() {
     ASSIGN_OR_RETURN(model_,
                      MakeModel(job_.model(), {layout_.dense_columns, layout_.FeatureDims()}, job_.train().seed()));
-    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), model_->weights().size()));
+    ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(job_.train().optimizer(), *model_));
     if (job_.train().precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(job_.train().loss_scale());
     RETURN_IF_ERROR(LoadCheckpoint());
     BatchTrainerParts parts{.layout = &layout_, .model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};

@@ -1,7 +1,7 @@
 // Question: does an optimizer step run at memory speed?
-// Fixed: all cores, one pass. Varies: the kind and the number of parameters (0.5 M: Criteo-Kaggle's DLRM, in cache; 32
-// M: out of it). Bound: bytes read and written by memcpy on all cores ("copy_GB/s", beside bytes_per_second). SGD moves
-// 12 bytes a parameter, momentum and Adagrad 20, Adam 28.
+// Fixed: all cores, one pass (LAMB: two). Varies: the kind and the number of parameters (0.5 M: Criteo-Kaggle's DLRM,
+// in cache; 32 M: out of it). Bound: bytes read and written by memcpy on all cores ("copy_GB/s", beside
+// bytes_per_second). SGD moves 12 bytes a parameter, momentum and Adagrad 20, Adam 28, LAMB 40.
 
 #include <benchmark/benchmark.h>
 #include <google/protobuf/text_format.h>
@@ -59,6 +59,7 @@ void Momentum(benchmark::State& state) { Step(state, "momentum {}", 20); }
 void Adagrad(benchmark::State& state) { Step(state, "adagrad {}", 20); }
 void Adam(benchmark::State& state) { Step(state, "adam {}", 28); }
 void AdamW(benchmark::State& state) { Step(state, "adamw {}", 28); }
+void Lamb(benchmark::State& state) { Step(state, "lamb {}", 40); }
 
 void Sizes(benchmark::internal::Benchmark* bench) {
   bench->Arg(500'000)->Arg(32'000'000)->UseRealTime()->Unit(benchmark::kMicrosecond);
@@ -68,6 +69,7 @@ BENCHMARK(Momentum)->Apply(Sizes);
 BENCHMARK(Adagrad)->Apply(Sizes);
 BENCHMARK(Adam)->Apply(Sizes);
 BENCHMARK(AdamW)->Apply(Sizes);
+BENCHMARK(Lamb)->Apply(Sizes);
 
 }  // namespace
 }  // namespace sparrow

@@ -184,7 +184,7 @@ def reduce_id(key, feature, missing_id):
 def main(directory, path):
     info = json.load(open(f"{directory}/model.json"))
     if info["model"]["kind"] == "gpt2":
-        sys.exit(f"{directory} is a language model, which predicts no rows; its dense.safetensors is the hub's GPT-2")
+        sys.exit(f"{directory} is a language model, which predicts no rows; its model.safetensors is the hub's GPT-2")
     data, features = info["data"], info["features"]
     params = read_safetensors(f"{directory}/dense.safetensors")
     tables = {spec["name"]: Table(directory, spec) for spec in info["tables"]}

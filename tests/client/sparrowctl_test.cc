@@ -282,7 +282,21 @@ TEST(Sparrowctl, ALanguageModelIsEvaluatedAndExportedAndPredictsNoRows) {
   EXPECT_EQ(json["model"]["context"], 4);
   EXPECT_EQ(json["data"], nlohmann::json({{"format", "tokens"}}));
   EXPECT_FALSE(json.contains("features"));
-  EXPECT_THAT(*ReadFile(directory.File("out/dense.safetensors")), HasSubstr("\"__metadata__\":{\"format\":\"pt\"}"));
+  EXPECT_THAT(*ReadFile(directory.File("out/model.safetensors")), HasSubstr("\"__metadata__\":{\"format\":\"pt\"}"));
+  const nlohmann::json config = nlohmann::json::parse(*ReadFile(directory.File("out/config.json")));
+  EXPECT_EQ(config["model_type"], "gpt2");
+  EXPECT_EQ(config["n_embd"], 8);
+  EXPECT_EQ(config["vocab_size"], 2);
+
+  // What was written is read again: the same model, to the last digit of its loss.
+  const RunResult again = Ctl({"run", "job", "--set", "train.epochs=0", "--set",
+                               "train.init_from=out/model.safetensors", "--json", "again.json"},
+                              directory.path());
+  EXPECT_EQ(again.status, 0) << again.err;
+  const RunResult saved = Ctl({"evaluate", checkpoint, "--json", "saved.json"}, directory.path());
+  EXPECT_EQ(saved.status, 0) << saved.err;
+  EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory.File("again.json")))["eval_loss"],
+            nlohmann::json::parse(*ReadFile(directory.File("saved.json")))["eval_loss"]);
 }
 
 TEST(Sparrowctl, AJobThatFailsWritesItsJson) {

@@ -106,6 +106,99 @@ TEST_P(GlooGroups, AllGatherTakesDifferentLengthsAndZero) {
   });
 }
 
+// Slices of all kinds: even ones, empty ones, one that holds everything, and longer ones than a piece of a message.
+std::vector<SliceEnds> CutsOf(uint64_t n, uint32_t members) {
+  std::vector<SliceEnds> cuts = {EvenSlices(n, members)};
+  for (uint32_t owner = 0; owner < members; ++owner) {
+    SliceEnds ends(members, n);
+    std::fill(ends.begin(), ends.begin() + owner, 0);
+    cuts.push_back(ends);
+  }
+  SliceEnds uneven(members);
+  for (uint64_t r = 0; r < members; ++r) uneven[r] = n * (r + 1) * (r + 1) / (members * members);
+  cuts.push_back(uneven);
+  return cuts;
+}
+
+TEST_P(GlooGroups, ReduceScatterSumsTheOwnSliceAndAllGatherCopiesIt) {
+  const uint32_t size = GetParam();
+  RunGroup(size, kTimeout, [&](Collective* group) {
+    const uint32_t rank = group->rank();
+    for (const uint64_t n : {0, 1, 2, 3, 5, 257, 70'001, 1'500'000}) {
+      std::vector<double> expected(n);
+      for (uint32_t r = 0; r < size; ++r) {
+        const auto part = RandomFloats(r + 1, n);
+        for (size_t i = 0; i < n; ++i) expected[i] += part[i];
+      }
+      for (const SliceEnds& ends : CutsOf(n, size)) {
+        const Slice own = SliceOf(ends, rank), next = SliceOf(ends, (rank + 1) % size);
+        const uint64_t sent_before = group->slice_bytes_sent();
+        std::vector<float> values = RandomFloats(rank + 1, n);
+        ASSERT_TRUE(group->ReduceScatterSum(values, ends).ok());
+        for (uint64_t i = own.begin; i < own.end; ++i) ASSERT_NEAR(values[i], expected[i], 1e-6) << rank << " " << i;
+        // The others' elements are for them to send.
+        for (uint64_t i = 0; i < n; ++i) {
+          if (i < own.begin || i >= own.end) values[i] = -1e9f;
+        }
+        ASSERT_TRUE(group->AllGatherSlices(values, ends).ok());
+        for (uint64_t i = 0; i < n; ++i) ASSERT_NEAR(values[i], expected[i], 1e-6) << rank << " " << i;
+        EXPECT_EQ(group->slice_bytes_sent() - sent_before, 4 * (2 * n - own.size() - next.size()));
+        const auto all = group->AllGather({reinterpret_cast<const char*>(values.data()), 4 * n});
+        ASSERT_TRUE(all.ok()) << all.status();
+        for (const std::string& others : *all) ASSERT_TRUE(others == (*all)[0]) << "to the bit, on all members";
+      }
+    }
+  });
+}
+
+// So that a vector may be reduced in parts: the order of a sum depends on its slice, not on what else is in the
+// message.
+TEST_P(GlooGroups, ReduceScatterOfPartsEqualsThatOfTheWholeBitForBit) {
+  const uint32_t size = GetParam();
+  constexpr uint64_t kElements = 300'001;
+  const SliceEnds ends = EvenSlices(kElements, size);
+  RunGroup(size, kTimeout, [&](Collective* group) {
+    std::vector<float> whole = RandomFloats(group->rank() + 3, kElements), parts = whole;
+    ASSERT_TRUE(group->ReduceScatterSum(whole, ends).ok());
+    for (uint64_t begin = 0; begin < kElements; begin += 77'777) {
+      const Slice part{begin, std::min(begin + 77'777, kElements)};
+      ASSERT_TRUE(
+          group->ReduceScatterSum(std::span(parts).subspan(part.begin, part.size()), SlicesWithin(ends, part)).ok());
+    }
+    const Slice own = SliceOf(ends, group->rank());
+    EXPECT_TRUE(std::equal(whole.begin() + own.begin, whole.begin() + own.end, parts.begin() + own.begin));
+    EXPECT_TRUE(group->Barrier().ok());
+  });
+}
+
+TEST_P(GlooGroups, MemberThatLeavesMakesAReduceScatterUnavailable) {
+  const uint32_t size = GetParam();
+  const absl::Time start = absl::Now();
+  const SliceEnds ends = EvenSlices(600'000, size);
+  RunGroup(size, absl::Seconds(5), [&](Collective* group) {
+    std::vector<float> values(600'000, 1.0f);
+    ASSERT_TRUE(group->ReduceScatterSum(values, ends).ok());
+    if (group->rank() == size - 1) return;  // Leaves.
+    const absl::Status status = group->ReduceScatterSum(values, ends);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ReduceScatterSum of rank"));
+    EXPECT_EQ(group->AllGatherSlices(values, ends).code(), absl::StatusCode::kUnavailable);
+  });
+  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+}
+
+TEST(Slices, CoverAVectorInOrder) {
+  EXPECT_EQ(EvenSlices(10, 3), (SliceEnds{4, 7, 10}));
+  EXPECT_EQ(EvenSlices(2, 4), (SliceEnds{1, 2, 2, 2}));
+  EXPECT_EQ(EvenSlices(0, 2), (SliceEnds{0, 0}));
+  EXPECT_EQ(EvenSlices(uint64_t{1} << 62, 3).back(), uint64_t{1} << 62);
+  EXPECT_EQ(SliceOf({4, 7, 10}, 0).begin, 0u);
+  EXPECT_EQ(SliceOf({4, 7, 10}, 1).begin, 4u);
+  EXPECT_EQ(SliceOf({4, 7, 10}, 1).end, 7u);
+  EXPECT_EQ(SlicesWithin({4, 7, 10}, {5, 9}), (SliceEnds{0, 2, 4}));
+  EXPECT_EQ(SlicesWithin({4, 7, 10}, {0, 3}), (SliceEnds{3, 3, 3}));
+}
+
 TEST_P(GlooGroups, BarrierWaitsForAll) {
   absl::Mutex mu;
   uint32_t arrived = 0;
@@ -166,7 +259,7 @@ TEST_P(GlooGroups, MemberThatIsTooSlowMakesTheOthersUnavailable) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, GlooGroups, ::testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Sizes, GlooGroups, ::testing::Values(2, 3, 4));
 
 TEST(GlooCollective, MemberThatNeverComesIsAnErrorWithinTheConnectTimeout) {
   MapStore store;
@@ -194,6 +287,9 @@ TEST(LocalCollective, IsTheIdentity) {
   EXPECT_EQ(group->size(), 1u);
   std::vector<float> values = {1, 2};
   EXPECT_TRUE(group->AllReduceSum(std::span<float>(values)).ok());
+  EXPECT_TRUE(group->ReduceScatterSum(values, {2}).ok());
+  EXPECT_TRUE(group->AllGatherSlices(values, {2}).ok());
+  EXPECT_EQ(group->slice_bytes_sent(), 0u);
   EXPECT_EQ(values, (std::vector<float>{1, 2}));
   EXPECT_EQ(group->AllGather("abc").value(), std::vector<std::string>{"abc"});
   EXPECT_TRUE(group->Barrier().ok());

@@ -128,8 +128,8 @@ TEST_P(Gpt2Test, GradientsOfPartsAddUp) {
   const size_t length = GetParam().length;
   for (size_t s = 0; s < GetParam().sequences; ++s) {
     const Sequences part = {.tokens = batch_.tokens.subspan(s * length, length),
-                             .targets = batch_.targets.subspan(s * length, length),
-                             .length = batch_.length};
+                            .targets = batch_.targets.subspan(s * length, length),
+                            .length = batch_.length};
     sum += parts->ForwardBackward(part, {.step = place_.step, .first_sequence = place_.first_sequence + s});
   }
   EXPECT_TRUE(Near(sum, loss, 1e-6));
@@ -154,6 +154,28 @@ TEST(Gpt2, NothingInGivesNothing) {
   const auto model = Model(SmallConfig());
   EXPECT_EQ(model->ForwardBackward({.tokens = {}, .targets = {}, .length = 5}, {}), 0);
   EXPECT_EQ(model->Loss({.tokens = {}, .targets = {}, .length = 5}), 0);
+}
+
+// Each element once, and what was told of is final.
+TEST(Gpt2, GradientsAreReadyOnceEach) {
+  const v1::Gpt2 config = SmallConfig(0.3);
+  const std::vector<uint16_t> tokens = Tokens(1, 15, config.vocabulary());
+  std::vector<uint64_t> order;
+  for (const size_t n : {15, 0}) {
+    const auto model = Model(config);
+    std::vector<float> seen(model->gradients().size());
+    std::vector<int> times(seen.size());
+    std::vector<uint64_t> begins;
+    const std::span<const uint16_t> batch = std::span(tokens).first(n);
+    model->ForwardBackward({.tokens = batch, .targets = batch, .length = 5}, {}, [&](const Slice& ready) {
+      begins.push_back(ready.begin);
+      for (uint64_t i = ready.begin; i < ready.end; ++i) seen[i] = model->gradients()[i], ++times[i];
+    });
+    EXPECT_TRUE(std::ranges::equal(seen, model->gradients()));
+    EXPECT_TRUE(std::ranges::all_of(times, [](int t) { return t == 1; }));
+    if (order.empty()) order = begins;
+    EXPECT_EQ(begins, order);
+  }
 }
 
 TEST(Gpt2, NextLogitsAreThoseBehindTheLastToken) {

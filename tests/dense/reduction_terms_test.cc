@@ -86,6 +86,9 @@ class StrangeMember final : public Collective {
   uint32_t size() const override { return static_cast<uint32_t>(all_.size()); }
   absl::Status AllReduceSum(std::span<float>) override { return absl::OkStatus(); }
   absl::Status AllReduceSum(std::span<double>) override { return absl::OkStatus(); }
+  absl::Status ReduceScatterSum(std::span<float>, const SliceEnds&) override { return absl::OkStatus(); }
+  absl::Status AllGatherSlices(std::span<float>, const SliceEnds&) override { return absl::OkStatus(); }
+  uint64_t slice_bytes_sent() const override { return 0; }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
     std::vector<std::string> all = all_;
     for (std::string& one : all) {

@@ -127,6 +127,27 @@ TEST_F(Safetensors, AnyFlippedHeaderByteIsAnErrorOrAnotherValidFile) {
   }
 }
 
+// 1.5, -2 and the smallest float16; 1.5, -2 and 2^100.
+TEST_F(Safetensors, NarrowTypesAreReadWhereAskedFor) {
+  const std::string header = R"({"h":{"dtype":"F16","shape":[3],"data_offsets":[0,6]},)"
+                             R"("b":{"dtype":"BF16","shape":[3,1],"data_offsets":[6,12]},)"
+                             R"("mask":{"dtype":"U8","shape":[2],"data_offsets":[12,14]}})";
+  const std::string bytes("\x00\x3e\x00\xc0\x01\x00\xc0\x3f\x00\xc0\x80\x71\x01\x00", 14);
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  ASSERT_TRUE(WriteFileAtomically(path_, file + header + bytes).ok());
+  EXPECT_THAT(std::string(ReadSafetensors(path_).status().message()), HasSubstr("expected F32;"));
+  EXPECT_THAT(std::string(ReadSafetensors(path_, {.narrow_types = true}).status().message()),
+              HasSubstr("tensor \"mask\" has dtype U8, expected F32, F16 or BF16"));
+  const auto loaded = ReadSafetensors(
+      path_, {.narrow_types = true, .passed_over = [](const std::string& name) { return name == "mask"; }});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ASSERT_EQ(loaded->tensors.size(), 2u);
+  EXPECT_EQ(loaded->tensors.at("h").values, (std::vector<float>{1.5f, -2.0f, 0x1p-24f}));
+  EXPECT_EQ(loaded->tensors.at("b").values, (std::vector<float>{1.5f, -2.0f, 0x1p100f}));
+  EXPECT_EQ(loaded->tensors.at("b").shape, (std::vector<uint64_t>{3, 1}));
+}
+
 TEST_F(Safetensors, LyingHeadersAreRefused) {
   const auto message = [&](const std::string& header, size_t bytes) {
     const absl::Status status = ReadCrafted(header, bytes);

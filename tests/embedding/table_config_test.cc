@@ -158,6 +158,8 @@ TEST(TableConfig, BadOptimizersAreRefusedByName) {
               HasSubstr("learning_rate is missing"));
   EXPECT_THAT(ErrorAfter([](auto* c) { c->mutable_optimizer()->mutable_adamw(); }),
               AllOf(HasSubstr("adamw"), HasSubstr("dense")));
+  EXPECT_THAT(ErrorAfter([](auto* c) { c->mutable_optimizer()->mutable_lamb(); }),
+              AllOf(HasSubstr("lamb"), HasSubstr("dense")));
   for (const double bad : {0.0, -1.0, 1e-60, 1e60, double{INFINITY}, double{NAN}}) {
     EXPECT_THAT(ErrorAfter([&](auto* c) { c->mutable_optimizer()->set_learning_rate(bad); }),
                 HasSubstr("optimizer.learning_rate is "));

@@ -7,10 +7,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "dense/safetensors.h"
 #include "tests/worker/training_harness.h"
 #include "worker/checkpoint.h"
 
@@ -25,19 +28,30 @@ constexpr uint32_t kVocabulary = 13;
 // Of rank 1: says at its fourth gathering that it has other weights.
 class LyingCollective final : public Collective {
  public:
-  explicit LyingCollective(std::unique_ptr<Collective> to) : to_(std::move(to)) {}
+  // Worker 1 says `says` in gathering number `when`, from 1.
+  LyingCollective(std::unique_ptr<Collective> to, int when, std::string says)
+      : to_(std::move(to)), when_(when), says_(std::move(says)) {}
 
   uint32_t rank() const override { return to_->rank(); }
   uint32_t size() const override { return to_->size(); }
   absl::Status AllReduceSum(std::span<float> values) override { return to_->AllReduceSum(values); }
   absl::Status AllReduceSum(std::span<double> values) override { return to_->AllReduceSum(values); }
+  absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) override {
+    return to_->ReduceScatterSum(values, ends);
+  }
+  absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) override {
+    return to_->AllGatherSlices(values, ends);
+  }
+  uint64_t slice_bytes_sent() const override { return to_->slice_bytes_sent(); }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
-    return to_->AllGather(rank() == 1 && ++gatherings_ == 4 ? "0" : bytes);
+    return to_->AllGather(rank() == 1 && ++gatherings_ == when_ ? says_ : bytes);
   }
   absl::Status Barrier() override { return to_->Barrier(); }
 
  private:
   const std::unique_ptr<Collective> to_;
+  const int when_;
+  const std::string says_;
   int gatherings_ = 0;
 };
 
@@ -92,6 +106,9 @@ class LanguageTraining : public ::testing::Test {
     return bytes.value_or("");
   }
 
+  double SliceBytes() const { return harness_.worker_metrics().slice_bytes.Value(); }
+  double ModelBytes(const char* part) const { return harness_.worker_metrics().ModelBytes(part).Value(); }
+
   TrainingHarness harness_;
 };
 
@@ -113,6 +130,9 @@ TEST_F(LanguageTraining, LearnsWhatCanBeLearnt) {
   EXPECT_LT(result.recorder.evals.back().loss(), 1.5);
   EXPECT_EQ(result.recorder.evals.back().rows(), 160u);  // 20 windows of the last 162 tokens.
   EXPECT_TRUE(result.recorder.last_progress.has_gradient_norm());
+  for (const char* part : {"load", "forward", "backward", "allreduce", "optimizer"}) {
+    EXPECT_GT(summary.step_seconds().at(part), 0) << part;
+  }
 }
 
 // The masks of dropout, too, are those of one worker with the whole batch. That all weights are equal after each step
@@ -153,6 +173,220 @@ TEST_F(LanguageTraining, ResumedInMidEpochEqualsUninterruptedBitForBit) {
   }
 }
 
+// Parameters of Job(): 6,928, which neither 3 nor the other cuts of its tensors divide.
+constexpr double kParameters = 6928;
+
+// Where each worker holds a slice of the optimizer's state, or of the gradients too, nothing else changes: not a bit,
+// and not a byte between workers.
+TEST_F(LanguageTraining, ZeroChangesNoBitAndNoByte) {
+  for (const uint32_t workers : {1u, 2u, 3u, 4u}) {
+    std::string expected;
+    for (const char* zero : {"NONE", "OPTIMIZER_STATE", "GRADIENTS"}) {
+      const double sent = SliceBytes();
+      const auto result =
+          harness_.Train(Job(absl::StrCat("train { zero: ", zero, " steps_max: 12 } ")), {.workers = workers});
+      ASSERT_TRUE(result.status().ok()) << result.status();
+      EXPECT_EQ(SliceBytes() - sent, 12 * 2 * (workers - 1) * kParameters * 4) << zero << ", " << workers;
+      if (expected.empty()) expected = Dense(result);
+      EXPECT_TRUE(Dense(result) == expected) << zero << ", " << workers << " workers";
+    }
+  }
+}
+
+// With several micro batches sums of slices come before sums of micro batches: the same within rounding, and gradients
+// travel once for each.
+TEST_F(LanguageTraining, ZeroWithMicroBatchesTrainsTheSameWithinRounding) {
+  const char* const more = "train { micro_batch_size: 1 steps_max: 12 } ";
+  const auto expected = harness_.Train(Job(more), {.workers = 3});
+  ASSERT_TRUE(expected.status().ok()) << expected.status();
+  const auto state = harness_.Train(Job(absl::StrCat(more, "train { zero: OPTIMIZER_STATE }")), {.workers = 3});
+  ASSERT_TRUE(state.status().ok()) << state.status();
+  EXPECT_TRUE(Dense(state) == Dense(expected));
+  const double sent = SliceBytes();
+  const auto gradients = harness_.Train(Job(absl::StrCat(more, "train { zero: GRADIENTS }")), {.workers = 3});
+  ASSERT_TRUE(gradients.status().ok()) << gradients.status();
+  // Of 7 windows one worker has 3, so all reduce three times.
+  EXPECT_EQ(SliceBytes() - sent, 12 * (3 + 1) * 2 * kParameters * 4);
+  for (size_t i = 0; i < expected.recorder.losses.size(); ++i) {
+    EXPECT_NEAR(gradients.recorder.losses[i].loss(), expected.recorder.losses[i].loss(), 1e-5) << i;
+  }
+}
+
+TEST_F(LanguageTraining, ZeroWithLambTrainsTheSameWithinRounding) {
+  const char* const lamb = "train { optimizer { learning_rate: 0.2 lamb { weight_decay: 0.1 } } } ";
+  const auto expected = harness_.Train(Job(lamb), {.workers = 3});
+  ASSERT_TRUE(expected.status().ok()) << expected.status();
+  for (const char* zero : {"OPTIMIZER_STATE", "GRADIENTS"}) {
+    const auto result = harness_.Train(Job(absl::StrCat(lamb, "train { zero: ", zero, " }")), {.workers = 3});
+    ASSERT_TRUE(result.status().ok()) << result.status();
+    for (size_t i = 0; i < expected.recorder.losses.size(); ++i) {
+      EXPECT_NEAR(result.recorder.losses[i].loss(), expected.recorder.losses[i].loss(), 1e-6) << zero << " " << i;
+    }
+  }
+  EXPECT_LT(expected.recorder.losses.back().loss(), expected.recorder.losses.front().loss() - 0.05);
+}
+
+// Checkpoints know nothing of slices.
+TEST_F(LanguageTraining, ZeroResumesWithAnySettingOnAnyNumberOfWorkers) {
+  for (const char* optimizer : {"adamw { weight_decay: 0.1 }", "lamb { weight_decay: 0.1 }"}) {
+    const std::string kind = absl::StrCat("train { optimizer { ", optimizer, " } } ");
+    const auto whole = harness_.Train(Job(kind), {.workers = 3});
+    ASSERT_TRUE(whole.status().ok()) << whole.status();
+    for (const char* first : {"NONE", "OPTIMIZER_STATE", "GRADIENTS"}) {
+      const auto begun =
+          harness_.Train(Job(absl::StrCat(kind, "train { steps_max: 9 zero: ", first, " }")), {.workers = 3});
+      ASSERT_TRUE(begun.status().ok()) << begun.status();
+      for (const char* second : {"NONE", "OPTIMIZER_STATE", "GRADIENTS"}) {
+        const v1::Job job = Job(absl::StrCat(kind, "train { zero: ", second, " }"));
+        for (const uint32_t workers : {1u, 3u, 4u}) {
+          const auto resumed = harness_.Train(job, {.workers = workers, .restore_from = begun.summary().checkpoint()});
+          ASSERT_TRUE(resumed.status().ok()) << resumed.status();
+          EXPECT_NEAR(resumed.recorder.losses.back().loss(), whole.recorder.losses.back().loss(), 2e-5)
+              << first << ", then " << second << " on " << workers;
+          if (workers == 3 && job.train().optimizer().has_adamw()) {
+            EXPECT_TRUE(Dense(resumed) == Dense(whole)) << first << ", then " << second;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LanguageTraining, ModelBytesAreServedByPart) {
+  ASSERT_TRUE(harness_.Train(Job("train { zero: OPTIMIZER_STATE steps_max: 1 }"), {.workers = 2}).status().ok());
+  EXPECT_EQ(ModelBytes("weights"), 4 * kParameters);
+  EXPECT_EQ(ModelBytes("gradients"), 4 * kParameters);
+  EXPECT_EQ(ModelBytes("optimizer"), 8 * kParameters / 2);
+  EXPECT_GT(ModelBytes("activations"), 0);
+}
+
+// Forty steps of windows in file order, of which `spikes` go around the circle the other way.
+class LossSpikes : public LanguageTraining {
+ protected:
+  static constexpr int kStepTokens = 7 * 8;
+
+  void WriteSpiked(const std::set<int>& spikes) {
+    std::ofstream file(harness_.data_root() + "/spiked.bin", std::ios::binary);
+    uint16_t at = 0;
+    for (int i = 0; i < 40 * kStepTokens + 1; ++i) {
+      file.write(reinterpret_cast<const char*>(&at), sizeof(at));
+      const uint64_t by = 1 + RandomBits(3, i) % 2;
+      at = static_cast<uint16_t>((at + (spikes.contains(i / kStepTokens) ? kVocabulary - by : by)) % kVocabulary);
+    }
+  }
+
+  static v1::Job Spiked(const std::string& more = "") {
+    v1::Job job = Job(absl::StrCat(R"(data { train { path: "spiked.bin" } tokens { shuffle: false } }
+                       train { loss_spike { window: 10 loss_factor: 1.4 norm_factor: 100 } } )",
+                                   more));
+    job.mutable_data()->mutable_train()->mutable_path()->DeleteSubrange(0, 1);
+    job.mutable_train()->set_epochs(1);
+    job.mutable_eval()->set_every_steps(0);
+    return job;
+  }
+
+  double Spikes() const { return harness_.worker_metrics().loss_spikes.Value(); }
+
+  // Parameters and optimizer state.
+  static std::map<std::string, std::vector<float>> Tensors(const TrainingHarness::Result& result) {
+    std::map<std::string, std::vector<float>> tensors;
+    EXPECT_TRUE(result.status().ok()) << result.status();
+    const auto loaded = ReadSafetensors(result.summary().checkpoint() + "/" + kDenseFileName);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    for (const auto& [name, tensor] : loaded->tensors) tensors[name] = tensor.values;
+    return tensors;
+  }
+};
+
+TEST_F(LossSpikes, ASpikeIsSkippedOnAllWorkersAndChangesNothing) {
+  WriteSpiked({30});
+  for (const uint32_t workers : {1u, 3u}) {
+    const double before = Spikes();
+    const auto until = harness_.Train(Spiked("train { steps_max: 30 }"), {.workers = workers});
+    ASSERT_TRUE(until.status().ok()) << until.status();
+    EXPECT_EQ(until.summary().steps_skipped(), 0u);
+    EXPECT_EQ(Spikes(), before);
+    const auto with = harness_.Train(Spiked("train { steps_max: 31 }"), {.workers = workers});
+    ASSERT_TRUE(with.status().ok()) << with.status();
+    EXPECT_EQ(with.summary().steps(), 31u);
+    EXPECT_EQ(with.summary().steps_skipped(), 1u);
+    EXPECT_EQ(Spikes(), before + workers) << "each worker's";
+    EXPECT_EQ(Tensors(with), Tensors(until));
+    EXPECT_GT(with.recorder.losses[30].loss(), 1.4 * with.recorder.losses[29].loss());
+    // Without the guard it is applied.
+    v1::Job unguarded = Spiked("train { steps_max: 31 }");
+    unguarded.mutable_train()->clear_loss_spike();
+    EXPECT_NE(Tensors(harness_.Train(unguarded, {.workers = workers})), Tensors(until));
+  }
+}
+
+TEST_F(LossSpikes, AJobWithoutSpikesTrainsAsWithoutTheGuard) {
+  WriteSpiked({});
+  v1::Job unguarded = Spiked();
+  unguarded.mutable_train()->clear_loss_spike();
+  EXPECT_EQ(Tensors(harness_.Train(Spiked(), {})), Tensors(harness_.Train(unguarded, {})));
+}
+
+TEST_F(LossSpikes, StopEndsTheJobNamingStepLossMedianAndWindows) {
+  WriteSpiked({30});
+  const auto result = harness_.Train(Spiked("train { loss_spike { action: STOP } }"), {.workers = 2});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(result.status().message()),
+              AllOf(HasSubstr("step 30, windows 210 to 216 in the order of epoch 0 of data.train: the loss is "),
+                    HasSubstr(", more than 1.4 times "), HasSubstr("the median of the last 10 steps")));
+  EXPECT_EQ(result.recorder.losses.size(), 30u);
+  EXPECT_FALSE(std::filesystem::exists(harness_.checkpoint_root() + "/walk-job-1"));
+}
+
+TEST_F(LossSpikes, MoreInARowThanMayBeSkippedEndTheJob) {
+  WriteSpiked({20, 22, 23, 26, 27, 28});
+  const auto result = harness_.Train(Spiked("train { loss_spike { skips_max: 2 } }"), {});
+  EXPECT_THAT(std::string(result.status().message()),
+              AllOf(HasSubstr("step 28, windows 196 to 202"), HasSubstr("skips_max is 2")));
+  EXPECT_EQ(Spikes(), 6);
+}
+
+// What it has seen is in the checkpoint: before the window is full, between, and in the midst of spikes.
+TEST_F(LossSpikes, ResumedEqualsUninterruptedBitForBit) {
+  WriteSpiked({20, 21, 30});
+  const auto whole = harness_.Train(Spiked(), {});
+  ASSERT_TRUE(whole.status().ok()) << whole.status();
+  EXPECT_EQ(whole.summary().steps_skipped(), 3u);
+  for (const uint64_t steps : {4, 15, 21, 29}) {
+    v1::Job first = Spiked();
+    first.mutable_train()->set_steps_max(steps);
+    const auto begun = harness_.Train(first, {});
+    ASSERT_TRUE(begun.status().ok()) << begun.status();
+    const auto resumed = harness_.Train(Spiked(), {.restore_from = begun.summary().checkpoint()});
+    ASSERT_TRUE(resumed.status().ok()) << resumed.status();
+    EXPECT_TRUE(Dense(resumed) == Dense(whole)) << "resumed after " << steps << " steps";
+    EXPECT_EQ(resumed.summary().steps_skipped() + begun.summary().steps_skipped(), 3u);
+  }
+}
+
+TEST_F(LanguageTraining, StartsFromWeightsOfAFile) {
+  const auto trained = harness_.Train(Job(), {});
+  ASSERT_TRUE(trained.status().ok()) << trained.status();
+  std::filesystem::copy(trained.summary().checkpoint() + "/" + kDenseFileName, harness_.data_root() + "/w.safetensors");
+  const char* const from = "train { init_from: \"w.safetensors\" } ";
+  const auto evaluated = harness_.Train(Job(absl::StrCat(from, "train { epochs: 0 }")), {.workers = 2});
+  ASSERT_TRUE(evaluated.status().ok()) << evaluated.status();
+  EXPECT_NEAR(evaluated.recorder.evals.at(0).loss(), trained.recorder.evals.back().loss(), 1e-6);
+  const auto tuned = harness_.Train(Job(from), {});
+  ASSERT_TRUE(tuned.status().ok()) << tuned.status();
+  EXPECT_EQ(tuned.summary().steps(), 30u) << "weights alone: no step was done before";
+  EXPECT_LT(tuned.recorder.losses[0].loss(), 1.5);
+  // A checkpoint comes before it.
+  const auto resumed = harness_.Train(Job("train { epochs: 0 init_from: \"none.safetensors\" }"),
+                                      {.restore_from = trained.summary().checkpoint()});
+  EXPECT_TRUE(resumed.status().ok()) << resumed.status();
+
+  EXPECT_THAT(Refusal(Job(absl::StrCat(from, "model { gpt2 { layers: 3 } }"))),
+              AllOf(HasSubstr("train.init_from"), HasSubstr("w.safetensors"), HasSubstr("\"h.2.")));
+  EXPECT_THAT(Refusal(Job("train { init_from: \"none.safetensors\" }")), HasSubstr("none.safetensors"));
+  EXPECT_THAT(Refusal(Job("train { init_from: \"../w.safetensors\" }")), HasSubstr("outside"));
+}
+
 TEST_F(LanguageTraining, OnlyEvaluatesWithoutEpochs) {
   const auto trained = harness_.Train(Job(), {});
   ASSERT_TRUE(trained.status().ok()) << trained.status();
@@ -190,10 +424,18 @@ TEST_F(LanguageTraining, DivergedInTheLastStepFailsAndSavesNothing) {
 TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
   const auto result =
       harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective));
+                               return std::make_unique<LyingCollective>(std::move(collective), 5, "0");
                              }});
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("after 3 steps worker 1 has other weights than worker 0"));
+}
+
+TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {
+  const auto result =
+      harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
+                               return std::make_unique<LyingCollective>(std::move(collective), 1, "a GPU");
+                             }});
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("worker 1 computes on a GPU, and worker 0 on a CPU"));
 }
 
 TEST_F(LanguageTraining, WhatDoesNotFitIsRefusedAtTheStart) {

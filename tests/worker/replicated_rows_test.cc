@@ -215,6 +215,13 @@ class LyingCollective final : public Collective {
   uint32_t size() const override { return inner_->size(); }
   absl::Status AllReduceSum(std::span<float> values) override { return inner_->AllReduceSum(values); }
   absl::Status AllReduceSum(std::span<double> values) override { return inner_->AllReduceSum(values); }
+  absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) override {
+    return inner_->ReduceScatterSum(values, ends);
+  }
+  absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) override {
+    return inner_->AllGatherSlices(values, ends);
+  }
+  uint64_t slice_bytes_sent() const override { return inner_->slice_bytes_sent(); }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
     std::string said(bytes);
     const bool is_message = said.size() >= sizeof(HotHead) && said.compare(0, 8, "parwhms1") == 0;

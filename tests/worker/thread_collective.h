@@ -61,6 +61,23 @@ class ThreadCollective final : public Collective {
   uint32_t size() const override { return group_->size(); }
   absl::Status AllReduceSum(std::span<float> values) override { return Sum(values); }
   absl::Status AllReduceSum(std::span<double> values) override { return Sum(values); }
+  absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) override {
+    slice_bytes_sent_ += values.size_bytes() - SliceOf(ends, rank_).size() * sizeof(float);
+    return Sum(values);
+  }
+  absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) override {
+    slice_bytes_sent_ += values.size_bytes() - SliceOf(ends, (rank_ + 1) % size()).size() * sizeof(float);
+    const auto all =
+        group_->Exchange(rank_, std::string(reinterpret_cast<const char*>(values.data()), values.size_bytes()));
+    if (!all.ok()) return all.status();
+    for (uint32_t r = 0; r < size(); ++r) {
+      const Slice slice = SliceOf(ends, r);
+      (*all)[r].copy(reinterpret_cast<char*>(values.data() + slice.begin), slice.size() * sizeof(float),
+                     slice.begin * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
+  uint64_t slice_bytes_sent() const override { return slice_bytes_sent_; }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
     return group_->Exchange(rank_, std::string(bytes));
   }
@@ -86,6 +103,7 @@ class ThreadCollective final : public Collective {
 
   ThreadGroup* const group_;
   const uint32_t rank_;
+  uint64_t slice_bytes_sent_ = 0;
 };
 
 }  // namespace sparrow
