@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/cuda/allocate.h"
 #include "base/status_macros.h"
@@ -187,7 +188,9 @@ class Gpt2Gpu final : public LanguageModelGpu {
   }
 
   std::string Describe() const override {
-    return absl::StrCat("logits of ", all_.logits.rows, " of ", rows_max_, " rows at a time; ", attention_.Describe());
+    return absl::StrFormat("activations of %.2f GiB, logits of %d of %d rows at a time; %s",
+                           static_cast<double>(memory_->size()) / (1 << 30), all_.logits.rows, rows_max_,
+                           attention_.Describe());
   }
   std::string DescribeProducts() const override { return products_.Describe(); }
 

