@@ -6,12 +6,14 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/random.h"
 #include "dense/dense_optimizer.h"
 #include "tests/dense/gpt2_golden.h"
 #include "tests/support/gpu.h"
+#include "tests/worker/thread_collective.h"
 #include "worker/language_trainer.h"
 
 namespace sparrow {
@@ -33,6 +35,7 @@ struct How {
   uint64_t micro = 4;
   double clip_norm = 1;
   bool deterministic = true;
+  std::function<absl::StatusOr<bool>(double, double)> accept = nullptr;
   std::function<bool()> stop = nullptr;
 };
 
@@ -45,6 +48,7 @@ void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig
                                    .optimizer = training->optimizer.get(),
                                    .clip_norm = how.clip_norm,
                                    .micro_batch_size = how.micro,
+                                   .accept = how.accept,
                                    .stop = how.stop};
   if (!how.gpu) {
     training->trainer = MakeCpuLanguageTrainer(parts);
@@ -243,6 +247,91 @@ TEST_F(LanguageTrainerGpu, ADivergedStepIsTheCpusErrorAndChangesNothing) {
     ASSERT_TRUE(training.trainer->CopyToModel().ok());
     EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
   }
+}
+
+TEST_F(LanguageTrainerGpu, AStepThatIsNotAcceptedChangesNothing) {
+  const v1::Gpt2 config = SmallConfig();
+  Batches batches(config);
+  std::vector<double> asked;
+  const auto accept = [&](double loss, double norm) -> absl::StatusOr<bool> {
+    asked.insert(asked.end(), {loss, norm});
+    return asked.size() > 2;
+  };
+  Training training = Make(config, AdamW(), 5, {.accept = accept});
+  const std::vector<float> before(training.model->weights().begin(), training.model->weights().end());
+  const auto refused = training.trainer->Train(batches.Of(0, 8), {}, alone_.get());
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_TRUE(refused->refused);
+  EXPECT_EQ(asked, (std::vector<double>{refused->loss_sum / (8 * 16), refused->gradient_norm}));
+  ASSERT_TRUE(training.trainer->CopyToModel().ok());
+  EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
+  const auto accepted = training.trainer->Train(batches.Of(0, 8), {}, alone_.get());
+  EXPECT_FALSE(accepted->refused);
+  EXPECT_EQ(accepted->loss_sum, refused->loss_sum);
+  ASSERT_TRUE(training.trainer->CopyToModel().ok());
+  EXPECT_FALSE(std::ranges::equal(before, training.model->weights()));
+}
+
+// Sums of gradients, loss and targets, dropout included; the parts are uneven.
+TEST_F(LanguageTrainerGpu, TwoWorkersStepAsOne) {
+  const v1::Gpt2 config = SmallConfig();
+  constexpr uint64_t kSteps = 4, kFirst = 5;  // Windows of the first worker, of 8.
+  Training one = Make(config, AdamW(), 5, {});
+  Batches batches(config);
+  std::vector<double> losses;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    losses.push_back(one.trainer->Train(batches.Of(step, 8), {.step = step}, alone_.get())->loss_sum);
+  }
+  ASSERT_TRUE(one.trainer->CopyToModel().ok());
+
+  ThreadGroup group(2);
+  std::vector<Training> parts(2);
+  std::vector<std::vector<double>> losses_of_parts(2);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      parts[rank] = Make(config, AdamW(), 5, {});
+      ThreadCollective collective(&group, rank);
+      Batches all(config);
+      const size_t cut = kFirst * config.context(), first = rank == 0 ? 0 : cut;
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        const Sequences whole = all.Of(step, 8);
+        const size_t count = rank == 0 ? cut : whole.tokens.size() - cut;
+        const auto result = parts[rank].trainer->Train({.tokens = whole.tokens.subspan(first, count),
+                                                        .targets = whole.targets.subspan(first, count),
+                                                        .length = whole.length},
+                                                       {.step = step, .first_sequence = rank * kFirst}, &collective);
+        CHECK(result.ok()) << result.status().message();
+        losses_of_parts[rank].push_back(result->loss_sum);
+      }
+      CHECK(parts[rank].trainer->CopyToModel().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(losses_of_parts[0], losses_of_parts[1]);
+  EXPECT_TRUE(std::ranges::equal(parts[0].model->weights(), parts[1].model->weights()));
+  for (uint64_t step = 0; step < kSteps; ++step)
+    EXPECT_NEAR(losses_of_parts[0][step], losses[step], 1e-5 * losses[step]);
+  for (size_t i = 0; i < one.model->weights().size(); ++i) {
+    ASSERT_NEAR(parts[0].model->weights()[i], one.model->weights()[i], 1e-4) << i;
+  }
+}
+
+TEST_F(LanguageTrainerGpu, WhatIsForCpusAloneIsRefused) {
+  const v1::Gpt2 config = SmallConfig();
+  v1::OptimizerConfig lamb;
+  lamb.set_learning_rate(0.01);
+  lamb.mutable_lamb();
+  Training training;
+  training.model = MakeGpt2(config, TrainConfig::NOTHING, 5);
+  training.optimizer = MakeDenseOptimizer(lamb, *training.model).value();
+  v1::Job job;
+  *job.mutable_model()->mutable_gpt2() = config;
+  *job.mutable_train()->mutable_optimizer() = lamb;
+  const auto refused = MakeGpuLanguageTrainer(
+      {.model = training.model.get(), .optimizer = training.optimizer.get(), .clip_norm = {}}, job, {});
+  EXPECT_TRUE(absl::IsUnimplemented(refused.status())) << refused.status();
+  EXPECT_NE(refused.status().message().find("lamb"), std::string::npos) << refused.status();
 }
 
 TEST_F(LanguageTrainerGpu, StopsBeforeTheNextMicroBatchAndChangesNothing) {
