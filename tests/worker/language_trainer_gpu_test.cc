@@ -15,6 +15,7 @@
 #include "tests/dense/gpt2_golden.h"
 #include "tests/support/gpu.h"
 #include "tests/support/rendezvous_stores.h"
+#include "tests/worker/thread_collective.h"
 #include "worker/language_trainer.h"
 #include "worker/token_windows.h"
 
@@ -37,6 +38,7 @@ struct How {
   uint64_t micro = 4;
   double clip_norm = 1;
   bool deterministic = true;
+  std::function<absl::StatusOr<bool>(double, double)> accept = nullptr;
   std::function<bool()> stop = nullptr;
   int number = 0;  // Of the GPU.
 };
@@ -50,6 +52,7 @@ void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig
                                    .optimizer = training->optimizer.get(),
                                    .clip_norm = how.clip_norm,
                                    .micro_batch_size = how.micro,
+                                   .accept = how.accept,
                                    .stop = how.stop};
   if (!how.gpu) {
     training->trainer = MakeCpuLanguageTrainer(parts);
@@ -217,16 +220,16 @@ void ExpectTheStepsOfOne(int second, bool with_board) {
   ASSERT_TRUE(one.trainer->CopyToModel().ok());
 
   MapStore store;
+  ThreadGroup group(2);
   std::vector<std::vector<float>> weights(2);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       const int number = rank == 0 ? 0 : second;
       Training training = Make(config, AdamW(), 5, {.micro = 2, .number = number});
-      const auto group = MakeGlooCollective({.rank = rank, .size = 2, .host = "127.0.0.1"}, &store);
-      ASSERT_TRUE(group.ok()) << group.status();
+      ThreadCollective collective(&group, rank);
       const absl::Status joined =
-          training.trainer->Join({.collective = group->get(), .board = with_board ? &store : nullptr});
+          training.trainer->Join({.collective = &collective, .board = with_board ? &store : nullptr});
       ASSERT_TRUE(joined.ok()) << joined;
       Batches mine(config);
       for (uint64_t step = 0; step < windows.size(); ++step) {
@@ -237,7 +240,7 @@ void ExpectTheStepsOfOne(int second, bool with_board) {
         };
         const auto result = training.trainer->Train(
             {.tokens = tokens_of(all.tokens), .targets = tokens_of(all.targets), .length = all.length},
-            {.step = step, .first_sequence = part.begin, .sequences = windows[step]}, group->get());
+            {.step = step, .first_sequence = part.begin, .sequences = windows[step]}, &collective);
         ASSERT_TRUE(result.ok()) << result.status();
         EXPECT_EQ(result->targets, windows[step] * config.context());
         EXPECT_NEAR(result->loss_sum, losses[step], 1e-5 * losses[step]) << "rank " << rank << ", step " << step;
@@ -312,6 +315,47 @@ TEST_F(LanguageTrainerGpu, ADivergedStepIsTheCpusErrorAndChangesNothing) {
     ASSERT_TRUE(training.trainer->CopyToModel().ok());
     EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
   }
+}
+
+TEST_F(LanguageTrainerGpu, AStepThatIsNotAcceptedChangesNothing) {
+  const v1::Gpt2 config = SmallConfig();
+  Batches batches(config);
+  std::vector<double> asked;
+  const auto accept = [&](double loss, double norm) -> absl::StatusOr<bool> {
+    asked.insert(asked.end(), {loss, norm});
+    return asked.size() > 2;
+  };
+  Training training = Make(config, AdamW(), 5, {.accept = accept});
+  const std::vector<float> before(training.model->weights().begin(), training.model->weights().end());
+  const auto refused = training.trainer->Train(batches.Of(0, 8), {}, alone_.get());
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_TRUE(refused->refused);
+  EXPECT_EQ(asked, (std::vector<double>{refused->loss_sum / (8 * 16), refused->gradient_norm}));
+  ASSERT_TRUE(training.trainer->CopyToModel().ok());
+  EXPECT_TRUE(std::ranges::equal(before, training.model->weights()));
+  const auto accepted = training.trainer->Train(batches.Of(0, 8), {}, alone_.get());
+  EXPECT_FALSE(accepted->refused);
+  EXPECT_EQ(accepted->loss_sum, refused->loss_sum);
+  ASSERT_TRUE(training.trainer->CopyToModel().ok());
+  EXPECT_FALSE(std::ranges::equal(before, training.model->weights()));
+}
+
+// Sums of gradients, loss and targets, dropout included; the parts are uneven.
+TEST_F(LanguageTrainerGpu, WhatIsForCpusAloneIsRefused) {
+  const v1::Gpt2 config = SmallConfig();
+  v1::OptimizerConfig lamb;
+  lamb.set_learning_rate(0.01);
+  lamb.mutable_lamb();
+  Training training;
+  training.model = MakeGpt2(config, TrainConfig::NOTHING, 5);
+  training.optimizer = MakeDenseOptimizer(lamb, *training.model).value();
+  v1::Job job;
+  *job.mutable_model()->mutable_gpt2() = config;
+  *job.mutable_train()->mutable_optimizer() = lamb;
+  const auto refused = MakeGpuLanguageTrainer(
+      {.model = training.model.get(), .optimizer = training.optimizer.get(), .clip_norm = {}}, job, {});
+  EXPECT_TRUE(absl::IsUnimplemented(refused.status())) << refused.status();
+  EXPECT_NE(refused.status().message().find("lamb"), std::string::npos) << refused.status();
 }
 
 TEST_F(LanguageTrainerGpu, StopsBeforeTheNextMicroBatchAndChangesNothing) {
