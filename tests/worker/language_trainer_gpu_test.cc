@@ -340,7 +340,6 @@ TEST_F(LanguageTrainerGpu, AStepThatIsNotAcceptedChangesNothing) {
   EXPECT_FALSE(std::ranges::equal(before, training.model->weights()));
 }
 
-// Sums of gradients, loss and targets, dropout included; the parts are uneven.
 TEST_F(LanguageTrainerGpu, WhatIsForCpusAloneIsRefused) {
   const v1::Gpt2 config = SmallConfig();
   v1::OptimizerConfig lamb;
