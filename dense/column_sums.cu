@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kStripeBlock, 4)
       for (int i = 0; i < kRowsAtATime; ++i) {
         if (row + i * kStripeRows >= end) break;
 #pragma unroll
-        for (int e = 0; e < kWidth<T>; ++e) sum[e] += ToFloat(packs[i].values[e]);
+        for (int e = 0; e < kWidth<T>; ++e) sum[e] += packs[i].At(e);
       }
     }
   }

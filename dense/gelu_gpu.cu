@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(kBlock) GeluForwardKernel(DeviceMatrix x, Devi
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     if (rows[u] < 0) continue;
-    RowPack<T> result;
+    float result[kWidth<T>];
 #pragma unroll
-    for (int e = 0; e < kWidth<T>; ++e) result.values[e] = FromFloat<T>(Gelu<T>(ToFloat(values[u].values[e])));
-    WritePack<kWhole>(ElementAt<T>(y, rows[u], columns[u]), x.cols - columns[u], result);
+    for (int e = 0; e < kWidth<T>; ++e) result[e] = Gelu<T>(values[u].At(e));
+    WritePack<kWhole>(ElementAt<T>(y, rows[u], columns[u]), x.cols - columns[u], RowPack<T>::Of(result));
   }
 }
 
@@ -82,12 +82,12 @@ __global__ void __launch_bounds__(kStripeBlock, 4)
       for (int i = 0; i < kRowsAtATime; ++i) {
         const int64_t r = row + i * kStripeRows;
         if (r >= end) break;
+        float result[kWidth<T>];
 #pragma unroll
-        for (int e = 0; e < kWidth<T>; ++e) {
-          const float derivative = GeluDerivative<T>(ToFloat(inputs[i].values[e]));
-          values[i].values[e] = FromFloat<T>(ToFloat(values[i].values[e]) * derivative);
-          sum[e] += ToFloat(values[i].values[e]);
-        }
+        for (int e = 0; e < kWidth<T>; ++e) result[e] = values[i].At(e) * GeluDerivative<T>(inputs[i].At(e));
+        values[i] = RowPack<T>::Of(result);
+#pragma unroll
+        for (int e = 0; e < kWidth<T>; ++e) sum[e] += values[i].At(e);
         WritePack<kWhole>(ElementAt<T>(gradients, r, column), left, values[i]);
       }
     }

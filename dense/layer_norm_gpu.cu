@@ -1,6 +1,6 @@
-// Forward, a warp has a row in its registers. Backward, some warps share a row, a pack of 16 bytes a thread, so that
-// each thread has few columns whose sums over all rows it keeps for the parameters' gradients. Rows that do not lie in
-// whole packs, or are too wide for either, go through kernels that read them several times.
+// A row lies in the registers of one or some warps. Backward, a thread has one pack of 16 bytes of each of its rows, so
+// that it has few columns, whose sums over all rows it keeps for the parameters' gradients. Rows that do not lie in
+// whole packs, or are too wide, go through kernels that read them several times.
 
 #include <algorithm>
 
@@ -40,20 +40,35 @@ struct ForwardArguments {
   DeviceMatrix y = {};
 };
 
-// A warp a row, lane l its packs l, l + 32, ... Bytes moved: an element each of residual, branch, sum and y, or of
-// residual and y, and 8 a row. Bound by HBM.
+// The sum of `value` over the warps of a row, in all their threads. `warps` is the block's memory for it; not the one
+// of the sum before.
+__device__ float RowSum(float value, int row_warps, float* warps) {
+  value = WarpSum(value);
+  if (row_warps == 1) return value;
+  const int warp = threadIdx.x / 32, row = warp / row_warps;
+  if (threadIdx.x % 32 == 0) warps[warp] = value;
+  asm volatile("bar.sync %0, %1;" ::"r"(row + 1), "r"(32 * row_warps) : "memory");
+  value = 0;
+  for (int i = 0; i < row_warps; ++i) value += warps[row * row_warps + i];
+  return value;
+}
+
+// row_warps warps a row, of which thread t has packs t, t + 32 row_warps, ... Bytes moved: an element each of residual,
+// branch, sum and y, or of residual and y, and 8 a row. Bound by HBM.
 template <typename T, int kVectors>
-__global__ void __launch_bounds__(kBlock, kVectors <= 4 ? 4 : 2) AddLayerNormForwardKernel(ForwardArguments a) {
+__global__ void __launch_bounds__(kBlock, 4) AddLayerNormForwardKernel(ForwardArguments a, int row_warps) {
   constexpr int kCount = kWidth<T>;
-  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  const int64_t width = a.residual.cols;
-  if (row >= a.residual.rows) return;  // The whole warp.
-  const int lane_column = static_cast<int>(threadIdx.x % 32) * kCount;
+  __shared__ float sums[2][kWarps];
+  const int row_threads = 32 * row_warps;
+  const int64_t row = int64_t{blockIdx.x} * (kWarps / row_warps) + threadIdx.x / row_threads;
+  const int width = static_cast<int>(a.residual.cols);
+  if (row >= a.residual.rows) return;  // All warps of the row.
+  const int first = static_cast<int>(threadIdx.x % row_threads) * kCount, step = row_threads * kCount;
   const bool adds = a.branch.data != nullptr;
   RowPack<T> x[kVectors], branch[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = lane_column + 32 * kCount * v;
+    const int column = first + v * step;
     if (column >= width) continue;
     x[v] = ReadPack<true>(ElementAt<const T>(a.residual, row, column), kCount);
     if (adds) branch[v] = ReadPack<true>(ElementAt<const T>(a.branch, row, column), kCount);
@@ -63,14 +78,15 @@ __global__ void __launch_bounds__(kBlock, kVectors <= 4 ? 4 : 2) AddLayerNormFor
     const Dropout mask = drops ? a.dropout.Mask() : Dropout();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int column = lane_column + 32 * kCount * v;
+      const int column = first + v * step;
       if (column >= width) continue;
       float values[kCount];
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) values[e] = ToFloat(branch[v].values[e]);
+      for (int e = 0; e < kCount; ++e) values[e] = branch[v].At(e);
       if (drops) Drop<T>(mask, static_cast<uint64_t>(row * width + column), values);
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) x[v].values[e] = FromFloat<T>(ToFloat(x[v].values[e]) + values[e]);
+      for (int e = 0; e < kCount; ++e) values[e] += x[v].At(e);
+      x[v] = RowPack<T>::Of(values);
       WritePack<true>(ElementAt<T>(a.sum, row, column), kCount, x[v]);
     }
   }
@@ -78,35 +94,37 @@ __global__ void __launch_bounds__(kBlock, kVectors <= 4 ? 4 : 2) AddLayerNormFor
   float sum = 0, squares = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (lane_column + 32 * kCount * v >= width) continue;
+    if (first + v * step >= width) continue;
 #pragma unroll
-    for (int e = 0; e < kCount; ++e) sum += ToFloat(x[v].values[e]);
+    for (int e = 0; e < kCount; ++e) sum += x[v].At(e);
   }
-  const float mean = WarpSum(sum) / static_cast<float>(width);
+  const float mean = RowSum(sum, row_warps, sums[0]) / static_cast<float>(width);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (lane_column + 32 * kCount * v >= width) continue;
+    if (first + v * step >= width) continue;
+    x[v].Forget();
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      const float distance = ToFloat(x[v].values[e]) - mean;
+      const float distance = x[v].At(e) - mean;
       squares += distance * distance;
     }
   }
-  const RowMoments m = MomentsOf(mean, WarpSum(squares), width);
-  if (threadIdx.x % 32 == 0) a.moments[row] = m;
+  const RowMoments m = MomentsOf(mean, RowSum(squares, row_warps, sums[1]), width);
+  if (first == 0) a.moments[row] = m;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = lane_column + 32 * kCount * v;
+    const int column = first + v * step;
     if (column >= width) continue;
     const RowPack<T> weight = ReadPack<true>(static_cast<const T*>(a.weight) + column, kCount);
     const RowPack<T> bias = ReadPack<true>(static_cast<const T*>(a.bias) + column, kCount);
-    RowPack<T> y;
+    x[v].Forget();
+    float y[kCount];
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      const float normal = (ToFloat(x[v].values[e]) - m.mean) * m.inverse_deviation;
-      y.values[e] = FromFloat<T>(normal * ToFloat(weight.values[e]) + ToFloat(bias.values[e]));
+      const float normal = (x[v].At(e) - m.mean) * m.inverse_deviation;
+      y[e] = normal * weight.At(e) + bias.At(e);
     }
-    WritePack<true>(ElementAt<T>(a.y, row, column), kCount, y);
+    WritePack<true>(ElementAt<T>(a.y, row, column), kCount, RowPack<T>::Of(y));
   }
 }
 
@@ -148,26 +166,35 @@ __global__ void __launch_bounds__(kBlock) AddLayerNormForwardAnyKernel(ForwardAr
   }
 }
 
-// Packs of a lane, as kernels are compiled for; 0: rows are too wide.
+// call.operator()<packs of a thread>(warps of a row); 0 packs: rows are too wide.
 template <typename Call>
 void WithVectors(int64_t packs, Call call) {
-  const int64_t vectors = (packs + 31) / 32;
-  if (vectors <= 1) return call.template operator()<1>();
-  if (vectors <= 2) return call.template operator()<2>();
-  if (vectors <= 3) return call.template operator()<3>();
-  if (vectors <= 4) return call.template operator()<4>();
-  if (vectors <= 6) return call.template operator()<6>();
-  if (vectors <= 8) return call.template operator()<8>();
-  if (vectors <= 16) return call.template operator()<16>();
-  return call.template operator()<0>();
+  constexpr int kVectorsMax = 4;
+  int row_warps = 1;
+  while (row_warps < kWarps && packs > 32 * row_warps * kVectorsMax) row_warps *= 2;
+  switch ((packs + 32 * row_warps - 1) / (32 * row_warps)) {
+    case 0:
+    case 1:
+      return call.template operator()<1>(row_warps);
+    case 2:
+      return call.template operator()<2>(row_warps);
+    case 3:
+      return call.template operator()<3>(row_warps);
+    case 4:
+      return call.template operator()<4>(row_warps);
+    default:
+      return call.template operator()<0>(row_warps);
+  }
 }
 
 // ---- Backward.
 
-constexpr int kRowsAtATime = 2;            // Of a group of warps, whose reads are in flight.
-constexpr int kGroupsBlock = 512;          // Threads of a block at most, unless a group has more.
-constexpr int kGroupMax = 1024;            // Threads of a group.
-constexpr int64_t kGroupBlocks = 2 * 132;  // As many as run at a time on an H200, and the same on every GPU.
+constexpr int kRowsAtATime = 2;  // Of a group of warps, whose reads are in flight.
+// Threads of a block: some groups of warps, or one group that is larger than that. What is left for a thread are 80 or
+// 64 registers.
+constexpr int kGroupsBlock = 384;
+constexpr int kGroupMax = 1024;
+constexpr int64_t kMultiprocessors = 132;  // Of an H200; the same on every GPU, for the same sums.
 
 struct BackwardArguments {
   DeviceMatrix y_gradients = {};
@@ -188,11 +215,15 @@ struct GroupGrid {
   int64_t blocks = 0;
 
   static GroupGrid Of(int64_t n, int64_t packs) {
-    const int warps = static_cast<int>((packs + 31) / 32);
-    const int groups = std::max(1, kGroupsBlock / 32 / std::max(1, warps));
+    const int warps = std::max(1, static_cast<int>((packs + 31) / 32));
+    const int groups = std::max(1, kGroupsBlock / 32 / warps);
+    const int threads = 32 * warps * groups;
     const int64_t at_a_time = int64_t{groups} * kRowsAtATime;
-    return {warps, groups, std::min(kGroupBlocks, (n + at_a_time - 1) / at_a_time)};
+    // As many as run at a time.
+    const int64_t blocks_max = kMultiprocessors * std::max(1, (threads > kGroupsBlock ? 1024 : 768) / threads);
+    return {warps, groups, std::min(blocks_max, (n + at_a_time - 1) / at_a_time)};
   }
+  int threads() const { return 32 * warps * groups; }
   int64_t partial_rows() const { return blocks * groups; }
 };
 
@@ -207,12 +238,13 @@ struct RowMeans {
 // partials are [groups of the grid, weight | bias]. Each row's sums go through shared memory, with one barrier of the
 // group for kRowsAtATime rows. Bytes moved: an element each of y_gradients, x, x_gradients, where wanted of
 // branch_gradients, and with `add` of x_gradients once more; 8 a row, and 8 a column and group. Bound by HBM.
-template <typename T>
-__global__ void __launch_bounds__(kGroupMax, 1) LayerNormBackwardKernel(BackwardArguments a, GroupGrid grid) {
+template <typename T, int kThreadsMax>
+__global__ void __launch_bounds__(kThreadsMax, kThreadsMax == kGroupsBlock ? 2 : 1)
+    LayerNormBackwardKernel(BackwardArguments a, GroupGrid grid) {
   constexpr int kCount = kWidth<T>;
   constexpr int kSums = 2 * kRowsAtATime;
   static_assert(kSums == 4);  // One float4.
-  __shared__ float4 sums[2][kGroupMax / 32];
+  __shared__ float4 sums[2][kThreadsMax / 32];
   const int64_t n = a.x.rows, width = a.x.cols;
   const int warp = threadIdx.x / 32;
   const int group = warp / grid.warps;
@@ -248,9 +280,9 @@ __global__ void __launch_bounds__(kGroupMax, 1) LayerNormBackwardKernel(Backward
     for (int r = 0; r < kRowsAtATime; ++r) {
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        const float normal = mine ? (ToFloat(x[r].values[e]) - m[r].mean) * m[r].inverse_deviation : 0.0f;
-        const float out = ToFloat(dy[r].values[e]);
-        const float gradient = out * ToFloat(weight.values[e]);
+        const float normal = mine ? (x[r].At(e) - m[r].mean) * m[r].inverse_deviation : 0.0f;
+        const float out = dy[r].At(e);
+        const float gradient = out * weight.At(e);
         mine_of_rows[2 * r] += gradient;
         mine_of_rows[2 * r + 1] += gradient * normal;
         of_weight[e] += out * normal;
@@ -259,6 +291,13 @@ __global__ void __launch_bounds__(kGroupMax, 1) LayerNormBackwardKernel(Backward
     }
 #pragma unroll
     for (float& value : mine_of_rows) value = WarpSum(value);
+    weight.Forget();
+#pragma unroll
+    for (int r = 0; r < kRowsAtATime; ++r) {
+      dy[r].Forget();
+      x[r].Forget();
+      before[r].Forget();
+    }
     float4 total = {mine_of_rows[0], mine_of_rows[1], mine_of_rows[2], mine_of_rows[3]};
     if (grid.warps > 1) {
       if (threadIdx.x % 32 == 0) sums[buffer][warp] = total;
@@ -275,21 +314,17 @@ __global__ void __launch_bounds__(kGroupMax, 1) LayerNormBackwardKernel(Backward
     for (int r = 0; r < kRowsAtATime; ++r) {
       if (first + r >= n || !mine) continue;
       float values[kCount];
-      RowPack<T> result;
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        const float normal = (ToFloat(x[r].values[e]) - m[r].mean) * m[r].inverse_deviation;
-        const float gradient = ToFloat(dy[r].values[e]) * ToFloat(weight.values[e]);
+        const float normal = (x[r].At(e) - m[r].mean) * m[r].inverse_deviation;
+        const float gradient = dy[r].At(e) * weight.At(e);
         values[e] = (gradient - means[r].gradient - normal * means[r].with_normal) * m[r].inverse_deviation;
-        if (a.add) values[e] += ToFloat(before[r].values[e]);
-        result.values[e] = FromFloat<T>(values[e]);
+        if (a.add) values[e] += before[r].At(e);
       }
-      WritePack<true>(ElementAt<T>(a.x_gradients, first + r, column), kCount, result);
+      WritePack<true>(ElementAt<T>(a.x_gradients, first + r, column), kCount, RowPack<T>::Of(values));
       if (a.branch_gradients.data == nullptr) continue;
       if (drops) Drop<T>(mask, static_cast<uint64_t>((first + r) * width + column), values);
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) result.values[e] = FromFloat<T>(values[e]);
-      WritePack<true>(ElementAt<T>(a.branch_gradients, first + r, column), kCount, result);
+      WritePack<true>(ElementAt<T>(a.branch_gradients, first + r, column), kCount, RowPack<T>::Of(values));
     }
   }
   if (!mine) return;
@@ -388,12 +423,13 @@ void AddLayerNormForwardGpu(Precision precision, const DeviceMatrix& residual, c
     });
     const bool whole = HasWholePacks<T>(residual) && HasWholePacks<T>(y) && IsAligned16(weight) && IsAligned16(bias) &&
                        (!adds || (HasWholePacks<T>(branch) && HasWholePacks<T>(sum)));
-    const int64_t grid = (residual.rows + kWarps - 1) / kWarps;
-    WithVectors(whole ? PacksOf<T>(residual.cols) : INT32_MAX, [&]<int kVectors>() {
+    WithVectors(whole ? PacksOf<T>(residual.cols) : INT32_MAX, [&]<int kVectors>(int row_warps) {
       if constexpr (kVectors > 0) {
-        Launch(AddLayerNormForwardKernel<T, kVectors>, grid, kBlock, stream, a);
+        const int64_t block_rows = kWarps / row_warps;
+        Launch(AddLayerNormForwardKernel<T, kVectors>, (residual.rows + block_rows - 1) / block_rows, kBlock, stream, a,
+               row_warps);
       } else {
-        Launch(AddLayerNormForwardAnyKernel<T>, grid, kBlock, stream, a);
+        Launch(AddLayerNormForwardAnyKernel<T>, (residual.rows + kWarps - 1) / kWarps, kBlock, stream, a);
       }
     });
   });
@@ -439,7 +475,9 @@ void LayerNormBackwardGpu(Precision precision, const DeviceMatrix& y_gradients, 
       const Operation operation([&] {
         return OperationCost{.name = "layer norm backward", .bytes = row_bytes * n + 8.0 * sums.rows * width};
       });
-      Launch(LayerNormBackwardKernel<T>, grid.blocks, 32 * grid.warps * grid.groups, stream, a, grid);
+      const auto kernel = grid.threads() <= kGroupsBlock ? LayerNormBackwardKernel<T, kGroupsBlock>
+                                                         : LayerNormBackwardKernel<T, kGroupMax>;
+      Launch(kernel, grid.blocks, grid.threads(), stream, a, grid);
     } else {
       sums.rows = ColumnRowBlocks(n);
       const int64_t block_rows = sums.rows == 0 ? 0 : (n + sums.rows - 1) / sums.rows;

@@ -1,4 +1,4 @@
-#include <cfloat>
+#include <algorithm>
 
 #include "base/check.h"
 #include "base/cuda/launch_early.cuh"
@@ -10,9 +10,12 @@
 namespace sparrow {
 namespace {
 
-constexpr int kBlockMax = 512;
-constexpr int kUnroll = 4;                             // Packs of a thread whose reads are in flight.
-constexpr size_t kSharedBytesMax = size_t{224} << 10;  // Of a row; Hopper has 227 KiB for a block.
+constexpr int kBlockMax = 1024;
+constexpr int kUnroll = 4;                               // Packs of a thread whose reads are in flight.
+constexpr size_t kSharedBytesMax = size_t{224} << 10;    // Of a row; Hopper has 227 KiB for a block.
+constexpr size_t kSharedBytesOfTwo = size_t{112} << 10;  // The same where a multiprocessor has two blocks.
+
+constexpr float kLog2E = 1.44269504f;
 
 struct Arguments {
   DeviceMatrix logits = {};
@@ -22,23 +25,37 @@ struct Arguments {
   float* row_losses = nullptr;
 };
 
-// The hardware's exponential is wrong by a few units in the last place of a float, far below the rounding to 16 bits.
+// exp(x - most) in two steps, so that for 16-bit logits it costs one multiplication with addition and the hardware's
+// power of 2, which is wrong by a few units in the last place of a float: far below the rounding. Any number will do
+// for `most` that keeps terms in range, as long as all terms of a sum have the same.
 template <typename T>
-__device__ float Exponential(float x) {
-  if constexpr (sizeof(T) == 4) return expf(x);
-  return __expf(x);
+__device__ float Scaled(float most) {
+  return sizeof(T) == 4 ? most : most * kLog2E;
+}
+template <typename T>
+__device__ float Power(float exponent) {
+  if constexpr (sizeof(T) == 4) return expf(exponent);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+}
+template <typename T>
+__device__ float Term(float x, float scaled_most) {
+  return Power<T>(sizeof(T) == 4 ? x - scaled_most : fmaf(x, kLog2E, -scaled_most));
 }
 
-// Of some numbers: the largest one, or -FLT_MAX, and the sum of exp(number - most). A NaN among them is in the sum.
+// Of some numbers: the largest one, or kLeast, and the sum of their terms by it. A NaN among them is in the sum.
+constexpr float kLeast = -1e38f;
 struct SoftmaxSums {
-  float most = -FLT_MAX;
+  float most = kLeast;
   float sum = 0;
 };
 
 template <typename T>
 __device__ SoftmaxSums Combined(SoftmaxSums a, SoftmaxSums b) {
   const float most = fmaxf(a.most, b.most);
-  return {most, a.sum * Exponential<T>(a.most - most) + b.sum * Exponential<T>(b.most - most)};
+  return {most, a.sum * Power<T>(Scaled<T>(a.most) - Scaled<T>(most)) +
+                    b.sum * Power<T>(Scaled<T>(b.most) - Scaled<T>(most))};
 }
 
 template <typename T>
@@ -51,13 +68,43 @@ __device__ SoftmaxSums WarpCombined(SoftmaxSums sums) {
   return sums;
 }
 
+// With the first `left` elements of a pack.
+template <typename T>
+__device__ SoftmaxSums WithPack(SoftmaxSums sums, const RowPack<T>& pack, int left) {
+  constexpr int kCount = kWidth<T>;
+  float values[kCount];
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) values[e] = pack.At(e);
+  if (left < kCount) {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) values[e] = e < left ? values[e] : -INFINITY;
+  }
+  float most = sums.most;
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) most = fmaxf(most, values[e]);
+  const float scaled = Scaled<T>(most);
+  float sum = sums.sum * Power<T>(Scaled<T>(sums.most) - scaled);
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) sum += Term<T>(values[e], scaled);
+  return {most, sum};
+}
+
+// log(sum_j exp(logit_j)) - target.
+template <typename T>
+__device__ float LossOf(SoftmaxSums sums, float target) {
+  const float loss = logf(sums.sum) + (sums.most - target);
+  if constexpr (sizeof(T) == 4) return loss;
+  return loss - fmaf(sums.most, kLog2E, -Scaled<T>(sums.most)) / kLog2E;  // What Scaled has rounded off.
+}
+
 // A block a row; its threads take packs of the row in turn. The first pass reads the row and finds its sums, the second
 // makes the gradients of it: from shared memory with kShared, else from GPU memory again, which has much of it in L2.
 // Bytes moved: the row read and, where gradients are wanted, written; 6 for target and loss. Bound by HBM.
 template <typename T, bool kWhole, bool kShared>
-__global__ void __launch_bounds__(kBlockMax, 2) SoftmaxLossKernel(Arguments a) {
+__global__ void __launch_bounds__(kBlockMax, 1) SoftmaxLossKernel(Arguments a) {
   constexpr int kCount = kWidth<T>;
-  extern __shared__ uint4 kept[];  // [packs of the classes]
+  extern __shared__ uint4 kept_memory[];  // [packs of the classes]
+  RowPack<T>* const kept = reinterpret_cast<RowPack<T>*>(kept_memory);
   __shared__ SoftmaxSums warps[kBlockMax / 32];
   const int64_t row = blockIdx.x;
   T* const logits = ElementAt<T>(a.logits, row, 0);
@@ -78,48 +125,35 @@ __global__ void __launch_bounds__(kBlockMax, 2) SoftmaxLossKernel(Arguments a) {
     for (int u = 0; u < kUnroll; ++u) {
       const int pack = first + u * threads;
       if (pack >= packs) break;
-      if constexpr (kShared) memcpy(&kept[pack], &read[u], sizeof(uint4));
-      const int left = classes - pack * kCount;
-      float values[kCount];
-      float most = sums.most;
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) {
-        values[e] = e < left ? ToFloat(read[u].values[e]) : -INFINITY;
-        most = fmaxf(most, values[e]);
-      }
-      float sum = sums.sum * Exponential<T>(sums.most - most);
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) sum += Exponential<T>(values[e] - most);
-      sums = {most, sum};
+      if constexpr (kShared) kept[pack] = read[u];
+      sums = WithPack<T>(sums, read[u], classes - pack * kCount);
     }
   }
   sums = WarpCombined<T>(sums);
   if (thread % 32 == 0) warps[thread / 32] = sums;
   __syncthreads();
   sums = WarpCombined<T>(thread % 32 < threads / 32 ? warps[thread % 32] : SoftmaxSums());
-  if (thread == 0) {
-    a.row_losses[row] = logf(sums.sum) + (sums.most - ToFloat(logits[target]));
-  }
+  if (thread == 0) a.row_losses[row] = LossOf<T>(sums, ToFloat(logits[target]));
   if (a.gradient_scale == nullptr) return;
   __syncthreads();  // The target's logit has been read.
 
   const float scale = *a.gradient_scale;
-  const float factor = scale / sums.sum;
+  const float factor = scale / sums.sum, scaled = Scaled<T>(sums.most);
   for (int pack = thread; pack < packs; pack += threads) {
     const int column = pack * kCount;
-    RowPack<T> read;
-    if constexpr (kShared) {
-      memcpy(&read, &kept[pack], sizeof(read));
-    } else {
-      read = ReadPack<kWhole>(logits + column, classes - column);
-    }
+    const RowPack<T> read = kShared ? kept[pack] : ReadPack<kWhole>(logits + column, classes - column);
+    float values[kCount];
 #pragma unroll
-    for (int e = 0; e < kCount; ++e) {
-      float value = Exponential<T>(ToFloat(read.values[e]) - sums.most) * factor;
-      if (column + e == target) value -= scale;
-      read.values[e] = FromFloat<T>(column + e < classes ? value : 0.0f);
+    for (int e = 0; e < kCount; ++e) values[e] = Term<T>(read.At(e), scaled) * factor;
+    if (column <= target && target < column + kCount) {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) values[e] -= column + e == target ? scale : 0.0f;
     }
-    WritePack<kWhole>(logits + column, cols - column, read);
+    if (column + kCount > classes) {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) values[e] = column + e < classes ? values[e] : 0.0f;
+    }
+    WritePack<kWhole>(logits + column, cols - column, RowPack<T>::Of(values));
   }
   for (int column = packs * kCount + thread; column < cols; column += threads) logits[column] = FromFloat<T>(0.0f);
 }
@@ -140,7 +174,8 @@ __global__ void __launch_bounds__(kSumBlock) SumLossesKernel(const float* row_lo
 // Threads of a block: the same for rows of one extent on every GPU, as sums depend on it.
 int BlockOf(int64_t packs) {
   const int64_t wanted = (packs + 2 * kUnroll - 1) / (2 * kUnroll);  // A thread loops twice.
-  return static_cast<int>(std::clamp<int64_t>((wanted + 31) / 32 * 32, 32, kBlockMax));
+  const int64_t most = packs * sizeof(uint4) > kSharedBytesOfTwo ? kBlockMax : kBlockMax / 2;
+  return static_cast<int>(std::clamp<int64_t>((wanted + 31) / 32 * 32, 32, most));
 }
 
 }  // namespace

@@ -21,28 +21,37 @@ constexpr int kBlock = 256;
 
 // ---- Forward.
 
-// A thread a pack of a row. Bytes moved: an element written, and one read of a token's vector, most of which caches do
-// not have; a position's they do. Bound by HBM.
+constexpr int kUnroll = 2;  // Packs of a thread, kBlock apart.
+
+// A thread takes kUnroll packs. Bytes moved: an element written, and one read of each token's vector, which caches have
+// when it comes again, as they have those of positions. Bound by HBM.
 template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kBlock)
-    TokenEmbeddingForwardKernel(const uint16_t* tokens, int64_t length, DeviceMatrix token_vectors,
-                                DeviceMatrix position_vectors, DropoutGpu dropout, DeviceMatrix x) {
-  const int64_t packs_a_row = PacksOf<T>(x.cols);
-  const int64_t pack = int64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const int64_t row = pack / packs_a_row;
-  if (row >= x.rows) return;
-  const int64_t column = (pack - row * packs_a_row) * kWidth<T>;
-  const int64_t left = x.cols - column;
-  const RowPack<T> token = ReadPack<kWhole>(ElementAt<const T>(token_vectors, tokens[row], column), left);
-  const RowPack<T> position = ReadPack<kWhole>(ElementAt<const T>(position_vectors, row % length, column), left);
-  float sum[kWidth<T>];
+    TokenEmbeddingForwardKernel(const uint16_t* __restrict__ tokens, uint32_t length, DeviceMatrix token_vectors,
+                                DeviceMatrix position_vectors, DropoutGpu dropout, DeviceMatrix x, uint32_t packs_a_row,
+                                uint32_t packs) {
+  uint32_t rows[kUnroll], columns[kUnroll];
+  RowPack<T> of_token[kUnroll], of_position[kUnroll];
 #pragma unroll
-  for (int e = 0; e < kWidth<T>; ++e) sum[e] = ToFloat(token.values[e]) + ToFloat(position.values[e]);
-  if (dropout.enabled()) Drop<T>(dropout.Mask(), static_cast<uint64_t>(row * x.cols + column), sum);
-  RowPack<T> result;
+  for (int u = 0; u < kUnroll; ++u) {
+    const uint32_t pack = min((blockIdx.x * kUnroll + u) * kBlock + threadIdx.x, packs - 1);
+    rows[u] = pack / packs_a_row;
+    columns[u] = (pack - rows[u] * packs_a_row) * kWidth<T>;
+    const int64_t left = x.cols - columns[u];
+    of_token[u] = ReadPack<kWhole>(ElementAt<const T>(token_vectors, tokens[rows[u]], columns[u]), left);
+    of_position[u] = ReadPack<kWhole>(ElementAt<const T>(position_vectors, rows[u] % length, columns[u]), left);
+  }
+  const bool drops = dropout.enabled();
+  const Dropout mask = drops ? dropout.Mask() : Dropout();
 #pragma unroll
-  for (int e = 0; e < kWidth<T>; ++e) result.values[e] = FromFloat<T>(sum[e]);
-  WritePack<kWhole>(ElementAt<T>(x, row, column), left, result);
+  for (int u = 0; u < kUnroll; ++u) {
+    if ((blockIdx.x * kUnroll + u) * kBlock + threadIdx.x >= packs) break;
+    float sum[kWidth<T>];
+#pragma unroll
+    for (int e = 0; e < kWidth<T>; ++e) sum[e] = of_token[u].At(e) + of_position[u].At(e);
+    if (drops) Drop<T>(mask, static_cast<uint64_t>(rows[u] * x.cols + columns[u]), sum);
+    WritePack<kWhole>(ElementAt<T>(x, rows[u], columns[u]), x.cols - columns[u], RowPack<T>::Of(sum));
+  }
 }
 
 // ---- Backward.
@@ -102,24 +111,26 @@ template <typename T>
 __device__ void AddRow(const RowPack<T>& pack, const Dropout* mask, uint64_t first, float (&sum)[kWidth<T>]) {
   float values[kWidth<T>];
 #pragma unroll
-  for (int e = 0; e < kWidth<T>; ++e) values[e] = ToFloat(pack.values[e]);
+  for (int e = 0; e < kWidth<T>; ++e) values[e] = pack.At(e);
   if (mask != nullptr) Drop<T>(*mask, first, values);
 #pragma unroll
   for (int e = 0; e < kWidth<T>; ++e) sum[e] += values[e];
 }
 
-// to[e] += values[e] for e < left, or = with !kAdd.
+// to[e] = values[e] for e < left, or += with kAdd. The memory adds, so that nobody waits for what was there; no two
+// threads of a launch add to one element, so there is one order.
 template <bool kAdd, int kCount>
 __device__ void PutFloats(float* to, int64_t left, const float (&values)[kCount]) {
   if (left >= kCount && reinterpret_cast<uintptr_t>(to) % sizeof(float4) == 0) {
 #pragma unroll
     for (int e = 0; e < kCount; e += 4) {
-      float4 four = {values[e], values[e + 1], values[e + 2], values[e + 3]};
       if constexpr (kAdd) {
-        const float4 before = *reinterpret_cast<const float4*>(to + e);
-        four.x += before.x, four.y += before.y, four.z += before.z, four.w += before.w;
+        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + e), "f"(values[e]), "f"(values[e + 1]),
+                     "f"(values[e + 2]), "f"(values[e + 3])
+                     : "memory");
+      } else {
+        *reinterpret_cast<float4*>(to + e) = {values[e], values[e + 1], values[e + 2], values[e + 3]};
       }
-      *reinterpret_cast<float4*>(to + e) = four;
     }
     return;
   }
@@ -132,7 +143,7 @@ __device__ void PutFloats(float* to, int64_t left, const float (&values)[kCount]
 // Block (tile, kTileBlock packs of columns), a thread a pack, through the tile's rows in order. Bytes moved: an element
 // of x_gradients read; 8 a column of each token, or of each partial sum 4. Bound by HBM.
 template <typename T, bool kWhole>
-__global__ void __launch_bounds__(kTileBlock) TokenTilesKernel(BackwardArguments a, int64_t column_blocks) {
+__global__ void __launch_bounds__(kTileBlock, 5) TokenTilesKernel(BackwardArguments a, int64_t column_blocks) {
   __shared__ uint16_t tokens[kTile + 2];  // With the tile's neighbours.
   __shared__ uint32_t positions[kTile];
   const int64_t n = a.x_gradients.rows, width = a.x_gradients.cols;
@@ -237,7 +248,7 @@ constexpr int kPositionPacks = kBlock / kPositionGroups;
 // Block (position, kPositionPacks packs of columns). Bytes moved: an element of x_gradients read; 8 a column of each
 // position. Bound by HBM.
 template <typename T, bool kWhole>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, 3)
     PositionGradientsKernel(BackwardArguments a, int64_t length, int64_t column_blocks) {
   __shared__ float sums[kPositionGroups][kPositionPacks][kWidth<T> + 1];
   const int64_t width = a.x_gradients.cols, sequences = a.x_gradients.rows / length;
@@ -285,15 +296,16 @@ void TokenEmbeddingForwardGpu(Precision precision, const uint16_t* tokens, int64
   CHECK(token_vectors.cols == x.cols && position_vectors.cols == x.cols && length > 0);
   WithElementType(precision, [&]<typename T>(T) {
     const bool whole = HasWholePacks<T>(x) && HasWholePacks<T>(token_vectors) && HasWholePacks<T>(position_vectors);
-    const int64_t threads = x.rows * PacksOf<T>(x.cols);
+    const int64_t packs = x.rows * PacksOf<T>(x.cols);
+    CHECK_LE(packs, int64_t{UINT32_MAX} - kBlock * kUnroll);  // Packs are numbered and divided in 32 bits.
     const Operation operation([&] {
       return OperationCost{
           .name = "token embedding",
           .bytes = 1.0 * x.rows * (2.0 * sizeof(T) * x.cols + 2) + sizeof(T) * std::min(x.rows, length) * x.cols};
     });
     Launch(whole ? TokenEmbeddingForwardKernel<T, true> : TokenEmbeddingForwardKernel<T, false>,
-           (threads + kBlock - 1) / kBlock, kBlock, stream, tokens, length, token_vectors, position_vectors, dropout,
-           x);
+           (packs + kBlock * kUnroll - 1) / (kBlock * kUnroll), kBlock, stream, tokens, length, token_vectors,
+           position_vectors, dropout, x, PacksOf<T>(x.cols), packs);
   });
 }
 

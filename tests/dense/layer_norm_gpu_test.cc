@@ -82,7 +82,8 @@ class LayerNormGpu : public OnGpu<::testing::TestWithParam<std::tuple<Precision,
       if (share > 0) DropOnCpu(share, &branch);
       for (size_t i = 0; i < sum.size(); ++i) {
         const double expected = double{residual[i]} + branch[i];
-        ASSERT_NEAR(sum[i], expected, u() * std::abs(expected)) << i;
+        // The halves round a dropped branch alike only where it is not fused with the sum.
+        ASSERT_NEAR(sum[i], expected, u() * std::abs(expected) + 6e-8 * std::abs(branch[i])) << i;
       }
     }
     std::vector<RowMoments> moments(n);
