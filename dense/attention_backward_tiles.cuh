@@ -15,7 +15,7 @@ namespace sparrow::attention_tiles {
 // Of what a group keeps, two matrices, and of two matrices and the rows' numbers a stage.
 template <int kPieces, typename Cut>
 constexpr size_t kBackwardSharedBytes = size_t{2} * kPieces* kBoxBytes*(Cut::kGroups + Cut::kBoxes * Cut::kStages) +
-                                        size_t{1} * Cut::kBoxes* Cut::kStages* kBox * sizeof(float2) + 1024;
+                                        size_t{1} * Cut::kBoxes* Cut::kStages* kBox * 2 * sizeof(float) + 1024;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // y . y_gradient of one row of a head, by the four threads of a quad, 16 bytes at a time.
@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   uint8_t* const owned_pointer = memory + (owned - SharedAddress(memory));
   const uint32_t stages = owned + Cut::kGroups * 2 * kPieces * kBoxBytes;  // [stage][keys, values][box][piece]
 
-  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(OfWarp(thread / kGroup)),
+            lane = thread % 32;
   const int number = static_cast<int>(blockIdx.x) / a.blocks_of_head;
   const int sequence = number / a.heads, head = number % a.heads;
   const int block = a.blocks_of_head - 1 - static_cast<int>(blockIdx.x) % a.blocks_of_head;
@@ -106,7 +107,11 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
       log_sum[half] = exists ? a.log_sums[int64_t{number} * a.length + query] * kLog2e : INFINITY;
       mean[half] = MeanOf<T>(a, int64_t{sequence} * a.length + min(query, a.length - 1), head);
       if (!exists) mean[half] = 0;
-      if (lane % 4 == 0) a.rows[int64_t{number} * a.padded_length + query] = {log_sum[half], mean[half]};
+      if (lane % 4 == 0) {
+        float* const numbers = a.numbers + (int64_t{number} * a.padded_length + first) * 2 + (query - first);
+        numbers[0] = log_sum[half];
+        numbers[kBox] = mean[half];
+      }
     }
   }
   Dropout dropout;
@@ -127,13 +132,13 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
     for (int box = 0; box < kBoxes; ++box) {
       const int first_key = i * kRows + box * kBox;
       if (first_key > first || first >= a.length) continue;
-      const uint32_t keys = stages + i % kStages * kStageBytes + box * kPieces * kBoxBytes;
+      const uint32_t keys = OfWarp(stages + i % kStages * kStageBytes + box * kPieces * kBoxBytes);
       const uint32_t values = keys + kBoxes * kPieces * kBoxBytes;
       float scores[32], gradients[32];
       BeginProducts();
-      MultiplyRows<T, kPieces>(scores, own, kBoxBytes, keys, kBoxBytes);
+      MultiplyRows<T, kPieces>(scores, own, keys);
       EndProducts();
-      MultiplyRows<T, kPieces>(gradients, own + kPieces * kBoxBytes, kBoxBytes, values, kBoxBytes);
+      MultiplyRows<T, kPieces>(gradients, own + kPieces * kBoxBytes, values);
       EndProducts();
       WaitForProducts<1>();
       Hold(scores);
@@ -157,8 +162,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
         gradients[e] = scores[e] * (gradients[e] - mean[e / 2 % 2]);
       }
       uint32_t pairs[4][4];
-#pragma unroll
-      for (int step = 0; step < 4; ++step) RoundStep<T>(gradients, step, pairs[step]);
+      RoundSums<T>(gradients, pairs);
       BeginProducts();
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
@@ -201,16 +205,17 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kStages = Cut::kStages, kBoxes = Cut::kBoxes, kRows = kBoxes * kBox;
   constexpr int kStageBytes = 2 * kBoxes * kPieces * kBoxBytes;
-  constexpr int kNumbersBytes = kRows * static_cast<int>(sizeof(float2));
+  constexpr int kNumbersBytes = kRows * 2 * static_cast<int>(sizeof(float));
   extern __shared__ uint8_t memory[];
   __shared__ alignas(8) Barriers<kStages> barriers;
   const uint32_t owned = (SharedAddress(memory) + 1023) & ~1023u;  // [group][keys, values][piece]
   uint8_t* const owned_pointer = memory + (owned - SharedAddress(memory));
   const uint32_t stages = owned + Cut::kGroups * 2 * kPieces * kBoxBytes;  // [stage][queries, gradients][box][piece]
-  const uint32_t numbers = stages + kStages * kStageBytes;                 // [stage][row]
-  const float2* const numbers_pointer = reinterpret_cast<const float2*>(memory + (numbers - SharedAddress(memory)));
+  const uint32_t numbers = stages + kStages * kStageBytes;                 // [stage][box][logarithm, mean][64]
+  const float* const numbers_pointer = reinterpret_cast<const float*>(memory + (numbers - SharedAddress(memory)));
 
-  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(OfWarp(thread / kGroup)),
+            lane = thread % 32;
   const int number = static_cast<int>(blockIdx.x) / a.blocks_of_head;
   const int sequence = number / a.heads, head = number % a.heads;
   const int block_first = static_cast<int>(blockIdx.x) % a.blocks_of_head * Cut::kGroups * kBox;
@@ -224,9 +229,9 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
     const uint32_t to = stages + i % kStages * kStageBytes;
     const int first_query = (before + i) * kRows;
     // The numbers of rows end with the sequence's last box.
-    const uint32_t numbers_bytes = min(kRows, a.padded_length - first_query) * static_cast<int>(sizeof(float2));
+    const uint32_t numbers_bytes = min(kRows, a.padded_length - first_query) * 2 * static_cast<int>(sizeof(float));
     ExpectBytes(full, kStageBytes + numbers_bytes);
-    LoadBytes(numbers + i % kStages * kNumbersBytes, a.rows + int64_t{number} * a.padded_length + first_query,
+    LoadBytes(numbers + i % kStages * kNumbersBytes, a.numbers + (int64_t{number} * a.padded_length + first_query) * 2,
               numbers_bytes, full);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
@@ -273,16 +278,17 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
     for (int box = 0; box < kBoxes; ++box) {
       const int first_query = (before + i) * kRows + box * kBox;
       if (first_query < first || first_query >= a.length) continue;
-      const uint32_t queries = stages + i % kStages * kStageBytes + box * kPieces * kBoxBytes;
+      const uint32_t queries = OfWarp(stages + i % kStages * kStageBytes + box * kPieces * kBoxBytes);
       const uint32_t outputs = queries + kBoxes * kPieces * kBoxBytes;  // Their gradients.
-      // The thread's columns: those of e are 8 (e / 4) + lane % 4 * 2 + e % 2.
-      const float4* const columns =
-          reinterpret_cast<const float4*>(numbers_pointer + i % kStages * kRows + box * kBox) + lane % 4;
+      // The thread's columns: those of e are 8 (e / 4) + lane % 4 * 2 + e % 2, so two are side by side.
+      const float2* const log_sums =
+          reinterpret_cast<const float2*>(numbers_pointer + (i % kStages * kBoxes + box) * 2 * kBox) + lane % 4;
+      const float2* const means = log_sums + kBox / 2;
       float scores[32], gradients[32];
       BeginProducts();
-      MultiplyRows<T, kPieces>(scores, own, kBoxBytes, queries, kBoxBytes);
+      MultiplyRows<T, kPieces>(scores, own, queries);
       EndProducts();
-      MultiplyRows<T, kPieces>(gradients, own + kPieces * kBoxBytes, kBoxBytes, outputs, kBoxBytes);
+      MultiplyRows<T, kPieces>(gradients, own + kPieces * kBoxBytes, outputs);
       EndProducts();
       WaitForProducts<1>();
       Hold(scores);
@@ -295,17 +301,17 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
       }
 #pragma unroll
       for (int e = 0; e < 32; e += 4) {
-        const float4 two = columns[e];  // {log sum, mean} of two queries; 8 queries are four of them.
-        scores[e] = PowerOf2(scores[e] * a.scale_log2 - two.x);
-        scores[e + 1] = PowerOf2(scores[e + 1] * a.scale_log2 - two.z);
-        scores[e + 2] = PowerOf2(scores[e + 2] * a.scale_log2 - two.x);
-        scores[e + 3] = PowerOf2(scores[e + 3] * a.scale_log2 - two.z);
+        const float2 two = log_sums[e];
+#pragma unroll
+        for (int j = e; j < e + 4; ++j) {
+          scores[j] = PowerOf2(scores[j] * a.scale_log2 - (j % 2 == 0 ? two.x : two.y));
+        }
       }
       WaitForProducts<0>();
       Hold(gradients);
 #pragma unroll
       for (int e = 0; e < 32; e += 4) {
-        const float4 two = columns[e];
+        const float2 two = means[e];
 #pragma unroll
         for (int j = e; j < e + 4; ++j) {
           const float kept = scores[j];
@@ -316,15 +322,12 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
             scores[j] *= factor;
             gradients[j] *= factor;
           }
-          gradients[j] = kept * (gradients[j] - (j % 2 == 0 ? two.y : two.w));
+          gradients[j] = kept * (gradients[j] - (j % 2 == 0 ? two.x : two.y));
         }
       }
       uint32_t weights[4][4], pairs[4][4];
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        RoundStep<T>(scores, step, weights[step]);
-        RoundStep<T>(gradients, step, pairs[step]);
-      }
+      RoundSums<T>(scores, weights);
+      RoundSums<T>(gradients, pairs);
       BeginProducts();
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {

@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   uint8_t* const queries_pointer = memory + (queries - SharedAddress(memory));
   const uint32_t stages = queries + Cut::kGroups * kPieces * kBoxBytes;  // [stage][keys, values][box][piece]
 
-  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(OfWarp(thread / kGroup)),
+            lane = thread % 32;
   const int number = static_cast<int>(blockIdx.x) / a.blocks_of_head;
   const int sequence = number / a.heads, head = number % a.heads;
   const int block = a.blocks_of_head - 1 - static_cast<int>(blockIdx.x) % a.blocks_of_head;
@@ -88,13 +89,13 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
     barriers.WaitUntilFull(i);
     const int first_key = i * kRows;
     if (first_key < first + kBox && first < a.length) {
-      const uint32_t keys = stages + i % kStages * kStageBytes;
+      const uint32_t keys = OfWarp(stages + i % kStages * kStageBytes);
       const uint32_t values = keys + kBoxes * kPieces * kBoxBytes;
       float scores[kBoxes][32];
       BeginProducts();
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
-        MultiplyRows<T, kPieces>(scores[box], own, kBoxBytes, keys + box * kPieces * kBoxBytes, kBoxBytes);
+        MultiplyRows<T, kPieces>(scores[box], own, keys + box * kPieces * kBoxBytes);
       }
       EndProducts();
       WaitForProducts<0>();
@@ -154,8 +155,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
             scores[box][e + 1] *= dropout.Factor(at + 1);
           }
         }
-#pragma unroll
-        for (int step = 0; step < 4; ++step) RoundStep<T>(scores[box], step, weights[box][step]);
+        RoundSums<T>(scores[box], weights[box]);
       }
       BeginProducts();
 #pragma unroll

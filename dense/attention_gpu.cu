@@ -91,7 +91,7 @@ attention_tiles::Arguments TileArguments(const AttentionShape& shape, const Atte
           .scale_log2 = static_cast<float>(scale * kLog2e),
           .dropout = dropout,
           .log_sums = nullptr,
-          .rows = nullptr,
+          .numbers = nullptr,
           .padded_length = static_cast<int>(attention_tiles::PaddedLength(shape.length)),
           .y = nullptr,
           .y_stride = 0,
@@ -184,7 +184,7 @@ void AttentionGpu::Backward(const AttentionShape& shape, const DeviceMatrix& qkv
     using namespace attention_tiles;  // NOLINT: the kernels' own words.
     attention_tiles::Arguments arguments = TileArguments(shape, dropout);
     arguments.log_sums = sums;
-    arguments.rows = reinterpret_cast<float2*>(numbers_.data());
+    arguments.numbers = numbers_.data();
     arguments.y = y.data;
     arguments.y_stride = y.stride;
     arguments.y_gradients = y_gradients.data;

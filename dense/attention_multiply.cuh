@@ -3,6 +3,9 @@
 
 // wgmma as attention needs it, in both 16-bit types: acc (+)= a b, 64 rows by 64 columns, 16 deep. Of a warp's lane,
 // acc[4 i + j] is of row lane / 4 + 8 (j / 2) of the warp's 16, and column 8 i + lane % 4 * 2 + j % 2.
+//
+// Factors in shared memory are parts of boxes of 64 rows of 128 swizzled bytes. How wgmma wants them described is the
+// same for all but in the lower half: so one addition leads from a factor to the next.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,6 +25,12 @@ __device__ inline uint32_t RoundedTwo(__half, float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
   return two;
 }
+
+// The lower half of the description of what begins at `address`.
+__device__ inline uint32_t DescriptionOf(uint32_t address) { return (address & 0x3ffff) >> 4 | 1u << 16; }
+// What leads to the factor 16 columns, or 16 rows, further.
+constexpr uint32_t kNextColumns = 16 * 2 >> 4;
+constexpr uint32_t kNextRows = 16 * 128 >> 4;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
@@ -47,15 +56,20 @@ __device__ inline void Hold(float (&acc)[32]) {
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, " \
   "%15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 
+// Rows of 128 bytes, swizzled; 1024 bytes between groups of eight.
+#define SPARROW_ATTENTION_UPPER "0x40000040"
+
 // Both factors in shared memory with the depth as their columns.
 #define SPARROW_ATTENTION_MULTIPLY(Type, type)                                                      \
-  __device__ inline void Multiply(Type, float(&acc)[32], uint64_t a, uint64_t b, int accumulate) {  \
+  __device__ inline void Multiply(Type, float(&acc)[32], uint32_t a, uint32_t b, int accumulate) {  \
     asm volatile(                                                                                   \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                \
+        "{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %34, 0;\n"                               \
+        "mov.b64 a, {%32, " SPARROW_ATTENTION_UPPER "};\nmov.b64 b, {%33, " SPARROW_ATTENTION_UPPER \
+        "};\n"                                                                                      \
         "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SPARROW_ATTENTION_SUM_NAMES \
-        "%32, %33, p, 1, 1, 0, 0;\n}"                                                               \
+        "a, b, p, 1, 1, 0, 0;\n}"                                                                   \
         : SPARROW_ATTENTION_SUMS                                                                    \
-        : "l"(a), "l"(b), "r"(accumulate));                                                         \
+        : "r"(a), "r"(b), "r"(accumulate));                                                         \
   }
 SPARROW_ATTENTION_MULTIPLY(__nv_bfloat16, "bf16")
 SPARROW_ATTENTION_MULTIPLY(__half, "f16")
@@ -63,19 +77,22 @@ SPARROW_ATTENTION_MULTIPLY(__half, "f16")
 
 // a in registers, pairs of columns: of rows lane / 4 and + 8, columns lane % 4 * 2, then the same of columns 8 further.
 // b in shared memory, with the depth as its rows (kTurned = 1) or as its columns.
-#define SPARROW_ATTENTION_MULTIPLY(Type, type)                                                            \
-  template <int kTurned>                                                                                  \
-  __device__ inline void Multiply(Type, float(&acc)[32], const uint32_t* a, uint64_t b, int accumulate) { \
-    asm volatile(                                                                                         \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                                      \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SPARROW_ATTENTION_SUM_NAMES       \
-        "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"                                                     \
-        : SPARROW_ATTENTION_SUMS                                                                          \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTurned));             \
+#define SPARROW_ATTENTION_MULTIPLY(Type, type)                                                                \
+  template <int kTurned>                                                                                      \
+  __device__ inline void Multiply(Type, float(&acc)[32], const uint32_t(&a)[4], uint32_t b, int accumulate) { \
+    asm volatile(                                                                                             \
+        "{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %37, 0;\n"                                            \
+        "mov.b64 b, {%36, " SPARROW_ATTENTION_UPPER                                                           \
+        "};\n"                                                                                                \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " SPARROW_ATTENTION_SUM_NAMES           \
+        "{%32, %33, %34, %35}, b, p, 1, 1, %38;\n}"                                                           \
+        : SPARROW_ATTENTION_SUMS                                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate), "n"(kTurned));                 \
   }
 SPARROW_ATTENTION_MULTIPLY(__nv_bfloat16, "bf16")
 SPARROW_ATTENTION_MULTIPLY(__half, "f16")
 #undef SPARROW_ATTENTION_MULTIPLY
+#undef SPARROW_ATTENTION_UPPER
 #undef SPARROW_ATTENTION_SUMS
 #undef SPARROW_ATTENTION_SUM_NAMES
 #endif

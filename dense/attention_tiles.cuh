@@ -42,8 +42,8 @@ struct Arguments {
   AttentionDropoutGpu dropout;
   float* log_sums;  // [sequences, heads, length]; backward only reads it.
   // Of each row of weights, what backward needs: the logarithm of its sum in base 2, and its mean, y . dy. Rows beyond
-  // a sequence have {infinity, 0}, which makes their weights 0.
-  float2* rows;  // [sequences, heads, padded_length]
+  // a sequence have infinity and 0, which make their weights 0.
+  float* numbers;  // [sequences, heads, padded_length / 64, {logarithm, mean}, 64]
   int padded_length;
   const void* y;  // Of the matrices' type.
   int64_t y_stride;
@@ -145,28 +145,33 @@ struct Barriers {
 template <int kStages>
 constexpr int kAhead = kStages > 2 ? kStages - 2 : kStages - 1;
 
+// What is the same for all threads of a warp, in a form that tells the compiler so: it then computes how wgmma wants
+// factors described once for all of them.
+__device__ inline uint32_t OfWarp(uint32_t x) { return __shfl_sync(~0u, x, 0); }
+
 __device__ inline float PowerOf2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// Step `step` of 16 columns of a group's sums as the left factor of a product.
+// A group's sums as the left factors of products, 16 columns each.
 template <typename T>
-__device__ inline void RoundStep(const float (&sums)[32], int step, uint32_t (&pairs)[4]) {
+__device__ inline void RoundSums(const float (&sums)[32], uint32_t (&pairs)[4][4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = RoundedTwo(T{}, sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
+  for (int e = 0; e < 32; e += 2) pairs[e / 8][e % 8 / 2] = RoundedTwo(T{}, sums[e], sums[e + 1]);
 }
 
-// sums (+)= rows of box `a` by rows of box `b`, over their columns; of each kPieces boxes, one after the other.
+// sums = rows of kPieces boxes from `a` by rows of those from `b`, over their columns.
 template <typename T, int kPieces>
-__device__ inline void MultiplyRows(float (&sums)[32], uint32_t a, uint32_t a_pitch, uint32_t b, uint32_t b_pitch) {
+__device__ inline void MultiplyRows(float (&sums)[32], uint32_t a, uint32_t b) {
+  const uint32_t from_a = DescriptionOf(a), from_b = DescriptionOf(b);
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
 #pragma unroll
-    for (int k = 0; k < kBox / 16; ++k) {  // 16 columns further: 32 bytes.
-      Multiply(T{}, sums, Descriptor(a + piece * a_pitch + k * 32, 16, 1024),
-               Descriptor(b + piece * b_pitch + k * 32, 16, 1024), piece + k);
+    for (int k = 0; k < kBox / 16; ++k) {
+      const uint32_t further = piece * (kBoxBytes >> 4) + k * kNextColumns;
+      Multiply(T{}, sums, from_a + further, from_b + further, piece + k);
     }
   }
 }
@@ -174,10 +179,9 @@ __device__ inline void MultiplyRows(float (&sums)[32], uint32_t a, uint32_t a_pi
 // sums += weights by the rows of box `b`.
 template <typename T>
 __device__ inline void MultiplyWeights(float (&sums)[32], const uint32_t (&weights)[4][4], uint32_t b) {
+  const uint32_t from_b = DescriptionOf(b);
 #pragma unroll
-  for (int k = 0; k < kBox / 16; ++k) {  // 16 rows further: 2048 bytes.
-    Multiply<1>(T{}, sums, weights[k], Descriptor(b + k * 2048, kBoxBytes, 1024), 1);
-  }
+  for (int k = 0; k < kBox / 16; ++k) Multiply<1>(T{}, sums, weights[k], from_b + k * kNextRows, 1);
 }
 
 // Writes a group's sums, times the factor of each of the thread's two rows, to `box`, from where the copy engine can
