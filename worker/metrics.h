@@ -51,10 +51,9 @@ struct WorkerMetrics {
             "ended the job: a few are strange data, a steady rise is training that diverges.")),
         slice_bytes(metrics->AddCounter(
             "sparrow_worker_slice_bytes_total",
-            "Bytes of gradients and weights that this worker has sent to others for their slices and of its own "
-            "(language models alone); for each step 8 (workers - 1) / workers a parameter, more with train.zero "
-            "GRADIENTS "
-            "and several micro batches.")),
+            "Bytes of gradients and weights that this worker has sent to other workers (language models alone): 8 "
+            "(workers - 1) / workers a parameter and step, more with train.zero GRADIENTS and several micro batches; a "
+            "rise beside the allreduce part of a step means that the network binds.")),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
                                       "Rows of input that this worker has read, skipped ones included.")),
         rows_skipped(

@@ -246,6 +246,9 @@ TEST_P(LanguageJobCheckRefuses, InOneLineThatNamesTheField) {
 v1::Gpt2* Gpt2Of(v1::Job* job) { return job->mutable_model()->mutable_gpt2(); }
 
 const BadJob kBadLanguageJobs[] = {
+    {"LossSpike", [](v1::Job* job) { job->mutable_train()->mutable_loss_spike()->set_window(1); },
+     "train.loss_spike.window is 1"},
+    {"InitFrom", [](v1::Job* job) { job->mutable_train()->set_init_from(""); }, "train.init_from is empty"},
     {"Tables", [](v1::Job* job) { *job->add_tables() = GoodJob().tables(0); },
      "tables[0] (\"user\") is set, but model.gpt2 has no tables"},
     {"Features", [](v1::Job* job) { job->add_features()->set_name("user"); }, "features[0] (\"user\") is set"},
