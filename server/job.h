@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "base/task_pool.h"
 #include "embedding/table.h"
 #include "server/call_memory.h"
 #include "server/job_spec.h"
@@ -40,6 +41,7 @@ class Job {
     uint64_t message_bytes_max = 0;
     MemoryBudget* budget = nullptr;
     std::shared_ptr<CallMemory> memory;     // With the shard, and the messages of its service.
+    std::shared_ptr<TaskPool> task_pool;    // With the shard and its other jobs.
     std::shared_ptr<ColdShare> cold_share;  // With the shard and its other jobs.
     ServerMetrics metrics;
   };

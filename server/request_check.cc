@@ -78,10 +78,10 @@ absl::Status CheckKeysOfTable(const JobSpec& spec, uint32_t table, std::span<con
 // Runs `check` on each entry's number, on several threads if there is much to do, and returns the error of the first
 // entry.
 template <typename Entries, typename Check>
-absl::Status CheckEntries(const Entries& entries, Check check) {
+absl::Status CheckEntries(const Entries& entries, TaskPool* pool, Check check) {
   const std::vector<int64_t> rows = RowsOfTables(entries);
   std::vector<absl::Status> results(rows.size());
-  ForEachTable(rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
+  ForEachTable(pool, rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }
@@ -185,21 +185,22 @@ absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& requ
   return absl::OkStatus();
 }
 
-absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
+absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes,
+                           TaskPool* pool) {
   RETURN_IF_ERROR(CheckPushHead(request));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.records()));
   if (request.parts() == 0) RETURN_IF_ERROR(CheckWriteBack(spec, request));
   RETURN_IF_ERROR(CheckGradientSizes(spec, request, bytes));
   RETURN_IF_ERROR(CheckRecordSizes(spec, request, bytes));
-  RETURN_IF_ERROR(CheckEntries(request.tables(), [&](int i) {
+  RETURN_IF_ERROR(CheckEntries(request.tables(), pool, [&](int i) {
     const v1::TableGradients& entry = request.tables(i);
     const std::span<const Key> keys = ViewAs<Key>(entry.keys());
     RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
     if (entry.row_type() != v1::FLOAT32) return absl::OkStatus();
     return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(bytes.gradients(i)), 1);
   }));
-  return CheckEntries(request.records(), [&](int i) {
+  return CheckEntries(request.records(), pool, [&](int i) {
     const v1::TableRecords& entry = request.records(i);
     const std::span<const Key> keys = ViewAs<Key>(entry.keys());
     RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
@@ -207,7 +208,8 @@ absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, 
   });
 }
 
-absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
+absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max,
+                           TaskPool* pool) {
   RETURN_IF_ERROR(CheckRowType(request.row_type()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
   if (request.records()) {
@@ -221,7 +223,7 @@ absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, 
     return absl::InvalidArgumentError(absl::StrCat("the answer would take ", bytes, " bytes, a message is at most ",
                                                    message_bytes_max, "; ask for fewer keys in a call"));
   }
-  return CheckEntries(request.tables(), [&](int i) {
+  return CheckEntries(request.tables(), pool, [&](int i) {
     return CheckKeysOfTable(spec, request.tables(i).table(), ViewAs<Key>(request.tables(i).keys()));
   });
 }
@@ -245,20 +247,20 @@ absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
-  return CheckStepPrefix(CheckPullBody(spec, request, message_bytes_max), "pull", request.context().worker(),
+absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max,
+                       TaskPool* pool) {
+  return CheckStepPrefix(CheckPullBody(spec, request, message_bytes_max, pool), "pull", request.context().worker(),
                          request.step());
 }
 
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
-  return CheckStepPrefix(CheckPushBody(spec, request, bytes), "push", request.context().worker(), request.step());
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool) {
+  return CheckStepPrefix(CheckPushBody(spec, request, bytes, pool), "push", request.context().worker(), request.step());
 }
 
 std::vector<ReturnedRows> RowsReturned(const v1::PushRequest& request, const PushBytes& bytes) {
   std::vector<ReturnedRows> returned;
   for (int i = 0; i < request.records_size(); ++i) {
     const v1::TableRecords& entry = request.records(i);
-    if (entry.keys().empty()) continue;
     returned.push_back(
         {.table = entry.table(), .keep = entry.keep(), .keys = ViewAs<Key>(entry.keys()), .records = bytes.records(i)});
   }
