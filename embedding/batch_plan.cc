@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <numeric>
+#include <thread>
 
 #include "base/parallel.h"
 #include "embedding/row_index.h"
@@ -15,6 +17,13 @@ namespace {
 constexpr int64_t kKeysPerThread = 2048;
 
 }  // namespace
+
+uint32_t BatchPlan::Stripes() {
+  constexpr uint32_t kStripesMax = 256;  // stripe_of_ has bytes.
+  static const uint32_t stripes =
+      std::clamp(std::bit_ceil(4 * std::thread::hardware_concurrency()), kStripesMin, kStripesMax);
+  return stripes;
+}
 
 BatchPlan& BatchPlan::OfThread() {
   static thread_local BatchPlan plan;

@@ -14,14 +14,15 @@ namespace sparrow {
 // groups may be used by different threads.
 class BatchPlan {
  public:
-  // Of any table: a power of two from this to the largest.
+  // Of every table of the process: a power of two from the least on. Enough that threads seldom wait for each other,
+  // few enough that a batch's group of one stripe fills a window.
+  static uint32_t Stripes();
   static constexpr uint32_t kStripesMin = 16;
-  static constexpr uint32_t kStripesMax = 256;
 
   // The calling thread's own, so that its memory is reused from batch to batch: fresh pages cost more than the plan.
   static BatchPlan& OfThread();
 
-  void Build(std::span<const Key> keys, uint32_t stripes);
+  void Build(std::span<const Key> keys, uint32_t stripes = Stripes());
 
   uint32_t stripes() const { return static_cast<uint32_t>(missing.size()); }
   // Positions in `keys` of those of one stripe, ascending until VisitFound, which moves the missing ones to the front.

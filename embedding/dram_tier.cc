@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <thread>
 
 #include "base/check.h"
 
 namespace sparrow {
 namespace {
-
-// Enough that threads seldom wait for each other, few enough that a batch's group of one stripe fills a window.
-uint32_t ChooseStripes() {
-  return std::clamp(std::bit_ceil(4 * std::thread::hardware_concurrency()), BatchPlan::kStripesMin,
-                    BatchPlan::kStripesMax);
-}
 
 // The place of the clock's n-th entry. Places that follow each other in a round lie far apart, in steps of the golden
 // section, a cache line each. Were they neighbours, the hand would leave a stretch of free entries behind it, and ahead
@@ -33,7 +26,7 @@ uint64_t PlaceOnClock(uint64_t n, uint64_t capacity) {
 
 DramTier::DramTier(const TableSpec& spec, MemoryBudget* budget)
     : budget_(budget),
-      stripe_count_(ChooseStripes()),
+      stripe_count_(BatchPlan::Stripes()),
       stripes_(std::make_unique<Stripe[]>(stripe_count_)),
       arena_(spec.Layout().slot_bytes()) {
   for (uint32_t s = 0; s < stripe_count_; ++s) {

@@ -103,7 +103,7 @@ class DramTier {
   }
 
   MemoryBudget* const budget_;
-  const uint32_t stripe_count_;  // A power of two, at most 256.
+  const uint32_t stripe_count_;  // BatchPlan::Stripes().
   PagePool pool_;                // Of the indexes.
   const std::unique_ptr<Stripe[]> stripes_;
   SlabArena arena_;

@@ -55,8 +55,6 @@ class HostTable final : public Table {
   using Table::PullRecords;
   using Table::PutRecords;
 
-  uint32_t stripes() const override { return dram_.stripes(); }
-
   absl::Status PullRecords(std::span<const Key> keys, const PlannedStripes& part, std::span<char> records) override {
     CHECK(ledger_ == nullptr);
     CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
@@ -148,7 +146,7 @@ class HostTable final : public Table {
 
   PlannedStripes PlanAll(std::span<const Key> keys) const {
     BatchPlan& plan = BatchPlan::OfThread();
-    plan.Build(keys, dram_.stripes());
+    plan.Build(keys);
     return PlannedStripes(&plan);
   }
 

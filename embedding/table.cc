@@ -7,14 +7,14 @@ namespace sparrow {
 absl::Status Table::PullRecords(std::span<const Key> keys, std::span<char> records) {
   RETURN_IF_ERROR(CheckKeys(spec_, keys));
   BatchPlan& plan = BatchPlan::OfThread();
-  plan.Build(keys, stripes());
+  plan.Build(keys);
   return PullRecords(keys, PlannedStripes(&plan), records);
 }
 
 absl::Status Table::PutRecords(std::span<const Key> keys, std::span<const char> records) {
   RETURN_IF_ERROR(CheckKeys(spec_, keys));
   BatchPlan& plan = BatchPlan::OfThread();
-  plan.Build(keys, stripes());
+  plan.Build(keys);
   return PutRecords(keys, PlannedStripes(&plan), records);
 }
 

@@ -63,9 +63,8 @@ class Table {
   absl::Status PullRecords(std::span<const Key> keys /*[n]*/, std::span<char> records);
   absl::Status PutRecords(std::span<const Key> keys /*[n]*/, std::span<const char> records);
 
-  // The same for the keys of some stripes of a plan made for stripes() of them, so that threads may share a batch:
-  // `records` are of all keys, and those of other stripes are left alone. REQUIRES, too: keys within bounds.
-  virtual uint32_t stripes() const = 0;
+  // The same for the keys of some stripes of a plan, so that threads may share a batch: `records` are of all keys, and
+  // those of other stripes are left alone. REQUIRES, too: keys within bounds.
   virtual absl::Status PullRecords(std::span<const Key> keys /*[n]*/, const PlannedStripes& part,
                                    std::span<char> records) = 0;
   virtual absl::Status PutRecords(std::span<const Key> keys /*[n]*/, const PlannedStripes& part,

@@ -80,8 +80,6 @@ class TieredTable final : public Table {
   using Table::PullRecords;
   using Table::PutRecords;
 
-  uint32_t stripes() const override { return dram_.stripes(); }
-
   absl::Status PullRecords(std::span<const Key> keys, const PlannedStripes& part, std::span<char> records) override {
     CHECK(ledger_ == nullptr);
     CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
@@ -190,7 +188,7 @@ class TieredTable final : public Table {
 
   PlannedStripes PlanAll(std::span<const Key> keys) const {
     BatchPlan& plan = BatchPlan::OfThread();
-    plan.Build(keys, dram_.stripes());
+    plan.Build(keys);
     return PlannedStripes(&plan);
   }
 
@@ -317,7 +315,7 @@ class TieredTable final : public Table {
     std::vector<Key> keys;
     for (const RowLedger::Victim& victim : victims) keys.push_back(victim.key);
     BatchPlan plan;  // Not the thread's: Cold reads of a caller may be under way with that one.
-    plan.Build(keys, dram_.stripes());
+    plan.Build(keys);
     absl::MutexLock writing(&write_back_.writing_mu());  // No copy of a row that goes may reach the cold tier later.
     uint64_t forgotten = 0;
     for (uint32_t s = 0; s < dram_.stripes(); ++s) {

@@ -316,8 +316,9 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
                        v1::PushResponse* response) {
   response->set_duplicate(false);
   const PushBytes bytes_of(request, beside);
-  RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of, environment_.task_pool.get()));
-  if (request.parts() == 0) return WriteBack(request, bytes_of);
+  static thread_local PlannedTables plans;
+  RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of, environment_.task_pool.get(), &plans));
+  if (request.parts() == 0) return WriteBack(request, bytes_of, &plans);
   // A lone worker's gradients are sums already, so each part is applied as it comes, floats from where they lie.
   const bool is_alone = spec_.workers == 1;
   PushPart part;
@@ -339,8 +340,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
-  static thread_local PlannedTables plans;
-  if (const absl::Status lent = loans_.CheckPush(request, tables_, &plans); !lent.ok()) {
+  if (const absl::Status lent = loans_.CheckPush(request, &plans); !lent.ok()) {
     absl::MutexLock lock(&mu_);  // One that has come before has returned the rows.
     ASSIGN_OR_RETURN(const bool is_new, IsNew(request));
     return is_new ? lent : AcknowledgeAgain(response);
@@ -483,7 +483,7 @@ absl::Status Job::CheckPulled(const v1::PushRequest& request) {
 
 // Beside the readers of its step: rows that are lent, and whose copies are old, are nobody's to read. No later step is
 // applied until it has ended, so that a copy of it that comes late overwrites nothing newer.
-absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of) {
+absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of, PlannedTables* plans) {
   {
     absl::MutexLock lock(&mu_);
     if (request.step() != applied_ || changing_) return Refused("a write-back is of step ", request.step());
@@ -491,10 +491,9 @@ absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& byt
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
-  static thread_local PlannedTables plans;
-  RETURN_IF_ERROR(loans_.CheckPush(request, tables_, &plans));
+  RETURN_IF_ERROR(loans_.CheckPush(request, plans));
   RETURN_IF_ERROR(CheckRoom(request));
-  return loans_.WriteBack(request, bytes_of, tables_, &plans);
+  return loans_.WriteBack(request, bytes_of, tables_, plans);
 }
 
 absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options) {

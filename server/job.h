@@ -103,7 +103,7 @@ class Job {
   // That the disk takes what the push may drive out of memory: once rows change, an error ends the job.
   absl::Status CheckRoom(const v1::PushRequest& request);
   // A push that is no part of a step: rows that stay lent, as they are now.
-  absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of);
+  absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of, PlannedTables* plans);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
   // Whoever reads rows as of `step` says so, and says when he is through; Refused tells why he may not.

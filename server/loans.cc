@@ -75,7 +75,7 @@ absl::Status Loans::Answer(const v1::PullRequest& request, const StepPulls* unde
     answer.keys = ViewAs<Key>(table.keys());
     answer.pending.assign(answer.keys.size(), 0);
     answer.pending_count.store(0, std::memory_order_relaxed);
-    plans.plan(i).Build(answer.keys, of.stripes());
+    plans.plan(i).Build(answer.keys);
     std::string& bytes = *response->mutable_tables(static_cast<int>(i))->mutable_rows();
     bytes.resize(rows.empty() ? answer.keys.size() * PulledRowBytes(of.spec(), request) : 0);
     answer.records = rows.empty() ? std::span(bytes.data(), bytes.size())
@@ -143,8 +143,7 @@ std::optional<uint32_t> Loans::FirstLent(uint32_t table, std::span<const Key> ke
   return first;
 }
 
-absl::Status Loans::CheckPush(const v1::PushRequest& request, std::span<const std::unique_ptr<Table>> tables,
-                              PlannedTables* plans) const {
+absl::Status Loans::CheckPush(const v1::PushRequest& request, PlannedTables* plans) const {
   const auto refusal = [&](uint32_t table, Key key, absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("job ", spec_.job_id, ": push of worker ",
                                                    request.context().worker(), " for step ", request.step(),
@@ -160,23 +159,28 @@ absl::Status Loans::CheckPush(const v1::PushRequest& request, std::span<const st
     results[i] = refusal(table.table(), keys[*lent], " is lent to the workers, which update it and return a record");
   });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
-  const std::vector<int64_t> returned = RowsOfTables(request.records());
-  results.assign(returned.size(), absl::OkStatus());
-  plans->Start(returned);
-  ForEachTable(pool_, returned, [&](size_t i) {
-    const v1::TableRecords& table = request.records(static_cast<int>(i));
-    const std::span<const Key> keys = ViewAs<Key>(table.keys());
-    BatchPlan& plan = plans->plan(i);
-    plan.Build(keys, tables[table.table()]->stripes());
+  const auto first_not_lent = [&](int i, const PlannedStripes& part) {
+    const v1::TableRecords& table = request.records(i);
     std::optional<uint32_t> first;
-    for (uint32_t s = 0; s < plan.stripes(); ++s) {
-      const std::optional<uint32_t> other = lent_[table.table()].FirstNotLent(s, keys, plan.Group(s), request.step());
+    for (uint32_t s = part.begin(); s < part.end(); ++s) {
+      const std::optional<uint32_t> other =
+          lent_[table.table()].FirstNotLent(s, ViewAs<Key>(table.keys()), part.plan().Group(s), request.step());
       if (other.has_value()) first = std::min(first.value_or(*other), *other);
     }
-    if (!first.has_value()) return;
-    results[i] = refusal(table.table(), keys[*first], " is returned, but was not lent (PullRequest.records)");
+    return first;
+  };
+  std::atomic<bool> any{false};  // Relaxed: read when all parts are done.
+  plans->ForEachPart(pool_, [&](size_t i, const PlannedStripes& part) {
+    if (first_not_lent(static_cast<int>(i), part).has_value()) any.store(true, std::memory_order_relaxed);
   });
-  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  if (!any.load(std::memory_order_relaxed)) return absl::OkStatus();
+  for (int i = 0; i < request.records_size(); ++i) {
+    const std::span<const Key> keys = ViewAs<Key>(request.records(i).keys());
+    if (keys.empty()) continue;
+    const std::optional<uint32_t> first = first_not_lent(i, PlannedStripes(&plans->plan(static_cast<size_t>(i))));
+    if (!first.has_value()) continue;
+    return refusal(request.records(i).table(), keys[*first], " is returned, but was not lent (PullRequest.records)");
+  }
   return absl::OkStatus();
 }
 
@@ -199,9 +203,7 @@ absl::Status Loans::PutRecords(std::span<const PushPart> parts, std::span<const 
     std::vector<int64_t> rows;
     for (const ReturnedRows& of_table : part.returned) rows.push_back(static_cast<int64_t>(of_table.keys.size()));
     plans->Start(rows);
-    ForEachTable(pool_, rows, [&](size_t i) {
-      plans->plan(i).Build(part.returned[i].keys, tables[part.returned[i].table]->stripes());
-    });
+    ForEachTable(pool_, rows, [&](size_t i) { plans->plan(i).Build(part.returned[i].keys); });
     RETURN_IF_ERROR(PutRecords(part.returned, tables, version, plans));
   }
   return absl::OkStatus();

@@ -46,14 +46,13 @@ class Loans {
                       std::span<const std::unique_ptr<Table>> tables, std::span<const std::span<float>> rows,
                       v1::PullResponse* response);
 
-  // That all records of a push are of rows that are lent, and no gradient is. InvalidArgument. `plans` become those of
-  // request.records().
-  absl::Status CheckPush(const v1::PushRequest& request, std::span<const std::unique_ptr<Table>> tables,
-                         PlannedTables* plans) const;
+  // That all records of a push are of rows that are lent, and no gradient is. InvalidArgument. `plans` are those of
+  // request.records() (server/request_check.h).
+  absl::Status CheckPush(const v1::PushRequest& request, PlannedTables* plans) const;
   // That no row of a step's gradients is lent when they are to be applied: one may have been, to another worker, after
   // the push had come. FailedPrecondition.
   absl::Status CheckApplied(std::span<const PushPart> parts, uint64_t step) const;
-  // Replaces rows by those returned, which are as of `version` steps. `plans` are those of CheckPush, or, of several
+  // Replaces rows by those returned, which are as of `version` steps. `plans` are those of the push, or, of several
   // parts, made here. REQUIRES: CheckPush has passed; keys unique.
   absl::Status PutRecords(std::span<const PushPart> parts, std::span<const std::unique_ptr<Table>> tables,
                           uint64_t version, PlannedTables* plans);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -51,6 +52,22 @@ inline void ForEachTable(TaskPool* pool, std::span<const int64_t> rows, absl::Fu
     }
   }
   pool->Run(small.size(), ThreadsForRows(small_rows), [&](size_t i) { body(small[i]); });
+}
+
+// Calls body(i, begin, end) for ranges that are all rows of table i together.
+inline void ForEachRange(TaskPool* pool, std::span<const int64_t> rows,
+                         absl::FunctionRef<void(size_t table, size_t begin, size_t end)> body) {
+  constexpr int64_t kRangeRows = 4 * kPartRows;
+  std::vector<std::pair<size_t, int64_t>> ranges;  // Table, first row.
+  int64_t all_rows = 0;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    for (int64_t first = 0; first < rows[t]; first += kRangeRows) ranges.emplace_back(t, first);
+    all_rows += rows[t];
+  }
+  pool->Run(ranges.size(), ThreadsForRows(all_rows), [&](size_t i) {
+    const auto [table, first] = ranges[i];
+    body(table, static_cast<size_t>(first), static_cast<size_t>(std::min(rows[table], first + kRangeRows)));
+  });
 }
 
 // The keys of each of a request's tables, cut so that threads share a table: grouped by stripe, and the stripes in

@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -151,6 +152,25 @@ absl::Status CheckRecords(const TableSpec& table, std::span<const Key> keys, std
   return absl::OkStatus();
 }
 
+absl::Status CheckAllRecords(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes,
+                             TaskPool* pool) {
+  const auto check = [&](size_t i, size_t begin, size_t end) {
+    const v1::TableRecords& entry = request.records(static_cast<int>(i));
+    const TableSpec& table = spec.tables[entry.table()];
+    const uint64_t stride = table.Layout().record_bytes() / sizeof(float);
+    const std::span<const float> floats = ViewAs<float>(bytes.records(static_cast<int>(i)));
+    return CheckRecords(table, ViewAs<Key>(entry.keys()).subspan(begin, end - begin), floats.subspan(begin * stride));
+  };
+  std::atomic<bool> wrong{false};  // Relaxed: read when all have ended.
+  const std::vector<int64_t> rows = RowsOfTables(request.records());
+  ForEachRange(pool, rows, [&](size_t i, size_t begin, size_t end) {
+    if (!check(i, begin, end).ok()) wrong.store(true, std::memory_order_relaxed);
+  });
+  if (!wrong.load(std::memory_order_relaxed)) return absl::OkStatus();
+  for (size_t i = 0; i < rows.size(); ++i) RETURN_IF_ERROR(check(i, 0, static_cast<size_t>(rows[i])));
+  return absl::OkStatus();
+}
+
 absl::Status CheckRecordSizes(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
   for (int i = 0; i < request.records_size(); ++i) {
     const v1::TableRecords& entry = request.records(i);
@@ -185,8 +205,8 @@ absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& requ
   return absl::OkStatus();
 }
 
-absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes,
-                           TaskPool* pool) {
+absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool,
+                           PlannedTables* plans) {
   RETURN_IF_ERROR(CheckPushHead(request));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.records()));
@@ -200,12 +220,14 @@ absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, 
     if (entry.row_type() != v1::FLOAT32) return absl::OkStatus();
     return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(bytes.gradients(i)), 1);
   }));
-  return CheckEntries(request.records(), pool, [&](int i) {
-    const v1::TableRecords& entry = request.records(i);
-    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
-    RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
-    return CheckRecords(spec.tables[entry.table()], keys, ViewAs<float>(bytes.records(i)));
-  });
+  plans->Start(RowsOfTables(request.records()));
+  RETURN_IF_ERROR(CheckEntries(request.records(), pool, [&](int i) {
+    const std::span<const Key> keys = ViewAs<Key>(request.records(i).keys());
+    RETURN_IF_ERROR(CheckKeysOfTable(spec, request.records(i).table(), keys));
+    plans->plan(static_cast<size_t>(i)).Build(keys);
+    return absl::OkStatus();
+  }));
+  return CheckAllRecords(spec, request, bytes, pool);
 }
 
 absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max,
@@ -253,8 +275,10 @@ absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint
                          request.step());
 }
 
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool) {
-  return CheckStepPrefix(CheckPushBody(spec, request, bytes, pool), "push", request.context().worker(), request.step());
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool,
+                       PlannedTables* plans) {
+  return CheckStepPrefix(CheckPushBody(spec, request, bytes, pool, plans), "push", request.context().worker(),
+                         request.step());
 }
 
 std::vector<ReturnedRows> RowsReturned(const v1::PushRequest& request, const PushBytes& bytes) {

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/task_pool.h"
 #include "server/job_spec.h"
+#include "server/parallel_tables.h"
 #include "sparrow/v1/parameter_server.pb.h"
 
 namespace sparrow {
@@ -67,7 +68,9 @@ struct ReturnedRows {
 // The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
 // (embedding/optimizer.h; others are looked at once they are floats); a whole record for each, all floats finite; part,
 // samples and factor sensible; in a write-back nothing but records to keep.
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool);
+// `plans` become those of request.records().
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool,
+                       PlannedTables* plans);
 
 // Of one row in the answer to a pull.
 uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request);

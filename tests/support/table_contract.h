@@ -386,10 +386,10 @@ TEST_P(TableContract, ABatchOfRecordsMayBeSharedByItsStripes) {
   // Calls visit(stripes) for parts of a plan of the keys on threads of their own.
   const auto share = [&](auto visit) {
     BatchPlan plan;
-    plan.Build(keys, table->stripes());
+    plan.Build(keys);
     std::vector<std::thread> threads;
     std::atomic<int> failed{0};
-    const uint32_t stripes = table->stripes();
+    const uint32_t stripes = plan.stripes();
     for (const auto& [begin, end] : {std::pair{0u, 1u}, std::pair{1u, stripes / 2}, std::pair{stripes / 2, stripes}}) {
       threads.emplace_back([&, part = PlannedStripes(&plan, begin, end)] { failed += visit(part).ok() ? 0 : 1; });
     }
