@@ -20,6 +20,8 @@ void UseThreads(int threads) {
   omp_set_num_threads(threads);
 }
 
+int UsableThreads() { return std::max(1, omp_get_max_threads()); }
+
 int Cores() { return std::max(1, omp_get_num_procs()); }
 
 void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64_t)> body) {

@@ -22,6 +22,20 @@ int ParallelThreads();
 // that compute, or beside others like it. REQUIRES: threads > 0.
 void UseThreads(int threads);
 inline void UseOneThread() { UseThreads(1); }
+// That limit; Cores() where there is none.
+int UsableThreads();
+
+// UseThreads for as long as this lives.
+class ScopedThreads {
+ public:
+  explicit ScopedThreads(int threads) : before_(UsableThreads()) { UseThreads(threads); }
+  ~ScopedThreads() { UseThreads(before_); }
+  ScopedThreads(const ScopedThreads&) = delete;
+  ScopedThreads& operator=(const ScopedThreads&) = delete;
+
+ private:
+  const int before_;
+};
 
 // Cores of this machine that the process may use, at least 1.
 int Cores();

@@ -121,13 +121,13 @@ endfunction()
 
 # Tests with threads of their own or of what they test.
 set(SPARROW_THREADED_TESTS
-  base/bounded_queue base/metrics base/parallel base/rpc base/thread_team
+  base/bounded_queue base/metrics base/parallel base/rpc base/task_pool base/thread_team
   client/direct_transport client/embedded_cluster
   coordinator/control_plane coordinator/fuzz coordinator/link coordinator/stress
   dense/collective dense/reduction_terms
   embedding/background_writer embedding/cold_store embedding/host_table embedding/key_filter embedding/model_checker embedding/page_pool
   embedding/row_ledger embedding/table_model embedding/table_stress embedding/tiered_table embedding/write_back
-  server/call_memory server/checkpoint_files server/loans server/pull_ahead server/push_parts server/server server/service server/shard server/shared_loans server/wire_rows
+  server/call_memory server/checkpoint_files server/lent_rows server/loans server/parallel_tables server/pull_ahead server/push_parts server/server server/service server/shard server/shared_loans server/wire_rows
   server/wire_types
   worker/batch_reader worker/grpc_transport worker/hot_rows worker/language_trainer worker/language_training worker/npy_source worker/parse_threads worker/ps_client worker/replicated_rows worker/side_thread
   worker/token_shards worker/trainer worker/worker)

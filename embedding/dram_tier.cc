@@ -3,20 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <numeric>
-#include <thread>
 
 #include "base/check.h"
 
 namespace sparrow {
 namespace {
-
-// Enough that threads seldom wait for each other, few enough that a batch's group of one stripe fills a window.
-uint32_t ChooseStripes() { return std::clamp(std::bit_ceil(4 * std::thread::hardware_concurrency()), 16u, 256u); }
-
-// To wake a second thread costs about as much as to read a thousand rows. A chunk of a pull or a push has fewer than
-// two times as many, and its neighbours keep the other cores busy.
-constexpr int64_t kKeysPerThread = 2048;
 
 // The place of the clock's n-th entry. Places that follow each other in a round lie far apart, in steps of the golden
 // section, a cache line each. Were they neighbours, the hand would leave a stretch of free entries behind it, and ahead
@@ -33,50 +24,9 @@ uint64_t PlaceOnClock(uint64_t n, uint64_t capacity) {
 
 }  // namespace
 
-BatchPlan& BatchPlan::OfThread() {
-  static thread_local BatchPlan plan;
-  return plan;
-}
-
-void BatchPlan::Build(std::span<const Key> keys, uint32_t stripes) {
-  missing.assign(stripes, 0);
-  cold_writes.assign(stripes, 0);
-  stripe_of_.resize(keys.size());
-  order_.resize(keys.size());
-  begin_.assign(stripes + 1, 0);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const uint32_t stripe = RowIndex::Hash(keys[i]) & (stripes - 1);
-    stripe_of_[i] = static_cast<uint8_t>(stripe);
-    ++begin_[stripe + 1];
-  }
-  std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
-  // begin_[s] serves as the next free place of stripe s, which leaves it at the end of s: the begin of s + 1.
-  for (size_t i = 0; i < keys.size(); ++i) order_[begin_[stripe_of_[i]]++] = static_cast<uint32_t>(i);
-  for (uint32_t s = stripes; s > 0; --s) begin_[s] = begin_[s - 1];
-  begin_[0] = 0;
-}
-
-uint64_t BatchPlan::TotalMissing() const { return std::accumulate(missing.begin(), missing.end(), uint64_t{0}); }
-
-void BatchPlan::ForEachStripe(absl::FunctionRef<void(uint32_t)> body) const {
-  const int64_t stripes = static_cast<int64_t>(missing.size());
-  const int64_t keys = static_cast<int64_t>(order_.size());
-  const int64_t threads = std::clamp<int64_t>(keys / kKeysPerThread, 1, stripes);
-  const int64_t grain = (stripes + threads - 1) / threads;
-  // Each calling thread begins somewhere else: two that began together would wait for each other at every stripe.
-  static std::atomic<uint32_t> callers{0};  // Relaxed: only hands out numbers.
-  static thread_local const uint32_t begin = callers.fetch_add(11, std::memory_order_relaxed);
-  ParallelFor(stripes, grain, [&, begin = begin](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const uint32_t s = (begin + static_cast<uint32_t>(i)) & static_cast<uint32_t>(stripes - 1);
-      if (begin_[s + 1] > begin_[s]) body(s);
-    }
-  });
-}
-
 DramTier::DramTier(const TableSpec& spec, MemoryBudget* budget)
     : budget_(budget),
-      stripe_count_(ChooseStripes()),
+      stripe_count_(BatchPlan::Stripes()),
       stripes_(std::make_unique<Stripe[]>(stripe_count_)),
       arena_(spec.Layout().slot_bytes()) {
   for (uint32_t s = 0; s < stripe_count_; ++s) {

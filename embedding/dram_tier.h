@@ -11,45 +11,18 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
-#include "base/parallel.h"
+#include "embedding/batch_plan.h"
 #include "embedding/memory_budget.h"
 #include "embedding/row_index.h"
 #include "embedding/slab_arena.h"
 #include "embedding/table_spec.h"
 
 namespace sparrow {
-
-// A batch's keys grouped by stripe. Reusable; not thread-safe, but different groups may be used by different threads.
-class BatchPlan {
- public:
-  // The calling thread's own, so that its memory is reused from batch to batch: fresh pages cost more than the plan.
-  static BatchPlan& OfThread();
-
-  void Build(std::span<const Key> keys, uint32_t stripes);
-
-  // Positions in `keys` of those of one stripe, ascending until VisitFound, which moves the missing ones to the front.
-  std::span<uint32_t> Group(uint32_t stripe) {
-    return std::span(order_).subspan(begin_[stripe], begin_[stripe + 1] - begin_[stripe]);
-  }
-  std::span<uint32_t> Missing(uint32_t stripe) { return Group(stripe).first(missing[stripe]); }
-  uint64_t TotalMissing() const;
-
-  // Calls body(stripe) for every stripe that has keys, on several threads if the batch is large.
-  void ForEachStripe(absl::FunctionRef<void(uint32_t stripe)> body) const;
-
-  std::vector<uint32_t> missing;      // [stripes] Keys that VisitFound did not find.
-  std::vector<uint64_t> cold_writes;  // [stripes] Stripe::cold_writes at that moment.
-
- private:
-  std::vector<uint8_t> stripe_of_;  // [n]
-  std::vector<uint32_t> order_;     // [n]
-  std::vector<uint32_t> begin_;     // [stripes + 1]
-};
 
 class DramTier {
  public:
@@ -80,10 +53,11 @@ class DramTier {
   uint64_t rows() const { return rows_.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // Calls use(position, record) for each key that is here, under its stripe's lock, after setting `flags` in its entry;
-  // the rest becomes plan->Missing(). `touched_bytes` of each record are prefetched.
+  // Calls use(position, record) for each key of the stripes that is here, under its stripe's lock, after setting
+  // `flags` in its entry; the rest becomes the plan's Missing(). `touched_bytes` of each record are prefetched.
   template <typename Use>
-  void VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, BatchPlan* plan, Use use);
+  void VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, const PlannedStripes& part,
+                  Use use);
 
   // Takes memory within the budget until the stripe has room for `rows` more besides those reserved, and returns for
   // how many (at most `rows`) it has.
@@ -129,7 +103,7 @@ class DramTier {
   }
 
   MemoryBudget* const budget_;
-  const uint32_t stripe_count_;  // A power of two, at most 256.
+  const uint32_t stripe_count_;  // BatchPlan::Stripes().
   PagePool pool_;                // Of the indexes.
   const std::unique_ptr<Stripe[]> stripes_;
   SlabArena arena_;
@@ -140,9 +114,11 @@ class DramTier {
 };
 
 template <typename Use>
-void DramTier::VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, BatchPlan* plan, Use use) {
-  plan->ForEachStripe([&](uint32_t s) {
+void DramTier::VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, const PlannedStripes& part,
+                          Use use) {
+  part.ForEach([&](uint32_t s) {
     Stripe& stripe = stripes_[s];
+    BatchPlan* const plan = &part.plan();
     const std::span<uint32_t> group = plan->Group(s);
     uint32_t missing = 0;
     absl::MutexLock lock(&stripe.mu);
@@ -163,7 +139,7 @@ void DramTier::VisitFound(std::span<const Key> keys, uint32_t flags, uint64_t to
       if (i < kAhead) continue;
       const uint32_t position = group[i - kAhead];
       if (ready == nullptr) {
-        group[missing++] = position;
+        std::swap(group[missing++], group[i - kAhead]);
         continue;
       }
       if ((ready->flags & flags) != flags) ready->flags |= flags;

@@ -29,14 +29,13 @@ class HostTable final : public Table {
     const auto copy = [&](uint32_t position, const char* record) {
       LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     };
-    if (mode == PullMode::kCreate && ledger_ == nullptr) return UseRows(keys, layout_.weight_bytes(), copy);
+    const PlannedStripes all = PlanAll(keys);
+    if (mode == PullMode::kCreate && ledger_ == nullptr) return UseRows(keys, all, layout_.weight_bytes(), copy);
     absl::ReaderMutexLock lock(&mu_);
-    BatchPlan& plan = BatchPlan::OfThread();
-    plan.Build(keys, dram_.stripes());
-    dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, copy);
-    if (mode == PullMode::kCreate) ledger_->CountAbsentPulls(plan.TotalMissing());
-    plan.ForEachStripe([&](uint32_t s) {
-      for (const uint32_t position : plan.Missing(s)) {
+    dram_.VisitFound(keys, 0, layout_.weight_bytes(), all, copy);
+    if (mode == PullMode::kCreate) ledger_->CountAbsentPulls(all.TotalMissing());
+    all.ForEach([&](uint32_t s) {
+      for (const uint32_t position : all.plan().Missing(s)) {
         LoadInitialWeights(spec(), keys[position], rows.data() + uint64_t{position} * dim());
       }
     });
@@ -53,22 +52,24 @@ class HostTable final : public Table {
         [&](std::span<const Key> admitted, auto gradient) { return Update(admitted, options, gradient); });
   }
 
-  absl::Status PullRecords(std::span<const Key> keys, std::span<char> records) override {
+  using Table::PullRecords;
+  using Table::PutRecords;
+
+  absl::Status PullRecords(std::span<const Key> keys, const PlannedStripes& part, std::span<char> records) override {
     CHECK(ledger_ == nullptr);
     CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
-    RETURN_IF_ERROR(CheckKeys(spec(), keys));
-    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, const char* record) {
+    return UseRows(keys, part, layout_.record_bytes(), [&](uint32_t position, const char* record) {
       std::memcpy(records.data() + position * layout_.record_bytes(), record, layout_.record_bytes());
     });
   }
 
-  absl::Status PutRecords(std::span<const Key> keys, std::span<const char> records) override {
+  absl::Status PutRecords(std::span<const Key> keys, const PlannedStripes& part,
+                          std::span<const char> records) override {
     CHECK(ledger_ == nullptr);
     CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
-    RETURN_IF_ERROR(CheckKeys(spec(), keys));
     // Absent rows come first where memory might run out, so that then no row has been replaced.
-    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
-    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
+    if (MightRunOut(part.keys())) RETURN_IF_ERROR(UseRows(keys, part, 0, [](uint32_t, char*) {}));
+    return UseRows(keys, part, layout_.record_bytes(), [&](uint32_t position, char* record) {
       std::memcpy(record, records.data() + position * layout_.record_bytes(), layout_.record_bytes());
     });
   }
@@ -134,25 +135,31 @@ class HostTable final : public Table {
   template <typename Gradient>
   absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
     // Absent rows come first where memory might run out, so that then no row has been updated.
-    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, 0, [](uint32_t, char*) {}));
+    const PlannedStripes all = PlanAll(keys);
+    if (MightRunOut(keys.size())) RETURN_IF_ERROR(UseRows(keys, all, 0, [](uint32_t, char*) {}));
     const RowUpdate update(spec(), options);
-    return UseRows(keys, layout_.record_bytes(), [&](uint32_t position, char* record) {
+    return UseRows(keys, all, layout_.record_bytes(), [&](uint32_t position, char* record) {
       saturated_.Add(update(keys[position], gradient(position), record));
       if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
     });
   }
 
-  // Calls use(position, record) for every key, making the rows that are absent: all of them, or, if memory runs out,
-  // none and `use` was called for those that were there only.
-  template <typename Use>
-  absl::Status UseRows(std::span<const Key> keys, uint64_t touched_bytes, Use use) {
-    absl::ReaderMutexLock lock(&mu_);
+  PlannedStripes PlanAll(std::span<const Key> keys) const {
     BatchPlan& plan = BatchPlan::OfThread();
-    plan.Build(keys, dram_.stripes());
-    dram_.VisitFound(keys, 0, touched_bytes, &plan, use);
-    if (plan.TotalMissing() == 0) return absl::OkStatus();
-    RETURN_IF_ERROR(Reserve(&plan));
-    plan.ForEachStripe([&](uint32_t s) {
+    plan.Build(keys);
+    return PlannedStripes(&plan);
+  }
+
+  // Calls use(position, record) for every key of `part`, making the rows that are absent: all of them, or, if memory
+  // runs out, none and `use` was called for those that were there only.
+  template <typename Use>
+  absl::Status UseRows(std::span<const Key> keys, const PlannedStripes& part, uint64_t touched_bytes, Use use) {
+    absl::ReaderMutexLock lock(&mu_);
+    dram_.VisitFound(keys, 0, touched_bytes, part, use);
+    if (part.TotalMissing() == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(Reserve(part));
+    BatchPlan& plan = part.plan();
+    part.ForEach([&](uint32_t s) {
       DramTier::Stripe& stripe = dram_.stripe(s);
       absl::MutexLock stripe_lock(&stripe.mu);
       for (const uint32_t position : plan.Missing(s)) {
@@ -170,8 +177,9 @@ class HostTable final : public Table {
   }
 
   // Room for all missing rows, or an error and none.
-  absl::Status Reserve(BatchPlan* plan) {
-    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+  absl::Status Reserve(const PlannedStripes& part) {
+    const BatchPlan* const plan = &part.plan();
+    for (uint32_t s = part.begin(); s < part.end(); ++s) {
       if (plan->missing[s] == 0) continue;
       DramTier::Stripe& stripe = dram_.stripe(s);
       absl::MutexLock stripe_lock(&stripe.mu);
@@ -179,12 +187,12 @@ class HostTable final : public Table {
         stripe.reserved += plan->missing[s];
         continue;
       }
-      for (uint32_t undone = 0; undone < s; ++undone) {
+      for (uint32_t undone = part.begin(); undone < s; ++undone) {
         if (plan->missing[undone] == 0) continue;
         absl::MutexLock undone_lock(&dram_.stripe(undone).mu);
         dram_.stripe(undone).reserved -= plan->missing[undone];
       }
-      return FullError(plan->TotalMissing());
+      return FullError(part.TotalMissing());
     }
     return absl::OkStatus();
   }

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "embedding/apply.h"
+#include "embedding/batch_plan.h"
 #include "embedding/cold_store.h"
 #include "embedding/memory_budget.h"
 #include "embedding/table_config.h"
@@ -55,12 +56,19 @@ class Table {
   virtual absl::Status Apply(std::span<const Key> keys /*[n]*/, std::span<const float> gradients /*[n, dim]*/,
                              const ApplyOptions& options) = 0;
 
-  // For whoever updates rows elsewhere. PullRecords writes the whole record of each row, creating those that are absent;
-  // PutRecords replaces rows by such records, and their place in the tiers counts as used. Errors are those of Pull with
-  // kCreate and of Apply; the bytes are not looked at. REQUIRES: keys unique; records.size() == keys.size() *
+  // For whoever updates rows elsewhere. PullRecords writes the whole record of each row, creating those that are
+  // absent; PutRecords replaces rows by such records, and their place in the tiers counts as used. Errors are those of
+  // Pull with kCreate and of Apply; the bytes are not looked at. REQUIRES: keys unique; records.size() == keys.size() *
   // record_bytes; neither admission nor eviction.
-  virtual absl::Status PullRecords(std::span<const Key> keys /*[n]*/, std::span<char> records) = 0;
-  virtual absl::Status PutRecords(std::span<const Key> keys /*[n]*/, std::span<const char> records) = 0;
+  absl::Status PullRecords(std::span<const Key> keys /*[n]*/, std::span<char> records);
+  absl::Status PutRecords(std::span<const Key> keys /*[n]*/, std::span<const char> records);
+
+  // The same for the keys of some stripes of a plan, so that threads may share a batch: `records` are of all keys, and
+  // those of other stripes are left alone. REQUIRES, too: keys within bounds.
+  virtual absl::Status PullRecords(std::span<const Key> keys /*[n]*/, const PlannedStripes& part,
+                                   std::span<char> records) = 0;
+  virtual absl::Status PutRecords(std::span<const Key> keys /*[n]*/, const PlannedStripes& part,
+                                  std::span<const char> records) = 0;
 
   // For tables with eviction: forgets rows, as spec().eviction says, once all updates of `step` are in; at once for
   // others. A row that comes back is a new one. Called with ascending steps, beside any other call; what the rows are

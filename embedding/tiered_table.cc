@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/first_error.h"
 #include "base/status_macros.h"
 #include "embedding/dram_tier.h"
 #include "embedding/export_order.h"
@@ -27,24 +28,6 @@ namespace sparrow {
 namespace {
 
 using Stripe = DramTier::Stripe;
-
-// The first error of several threads. Thread-safe.
-class FirstError {
- public:
-  void Update(const absl::Status& status) {
-    if (status.ok()) return;
-    absl::MutexLock lock(&mu_);
-    status_.Update(status);
-  }
-  absl::Status status() const {
-    absl::MutexLock lock(&mu_);
-    return status_;
-  }
-
- private:
-  mutable absl::Mutex mu_;
-  absl::Status status_ ABSL_GUARDED_BY(mu_);
-};
 
 // What the cold tier has of a batch's missing keys, in the order of the stripes.
 struct ColdRows {
@@ -72,13 +55,14 @@ class TieredTable final : public Table {
     const auto copy = [&](uint32_t position, const char* record) {
       LoadWeights(layout_, record, rows.data() + uint64_t{position} * dim());
     };
-    if (ledger_ == nullptr) return UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), nullptr, copy);
+    const PlannedStripes all = PlanAll(keys);
+    if (ledger_ == nullptr) return UseRows(keys, all, RowIndex::kReferenced, layout_.weight_bytes(), nullptr, copy);
     std::atomic<uint64_t> absent{0};  // Relaxed: a count.
     const auto answer = [&](uint32_t position) {
       LoadInitialWeights(spec(), keys[position], rows.data() + uint64_t{position} * dim());
       absent.fetch_add(1, std::memory_order_relaxed);
     };
-    const absl::Status status = UseRows(keys, RowIndex::kReferenced, layout_.weight_bytes(), answer, copy);
+    const absl::Status status = UseRows(keys, all, RowIndex::kReferenced, layout_.weight_bytes(), answer, copy);
     ledger_->CountAbsentPulls(absent.load(std::memory_order_relaxed));
     return status;
   }
@@ -93,21 +77,23 @@ class TieredTable final : public Table {
         [&](std::span<const Key> admitted, auto gradient) { return Update(admitted, options, gradient); });
   }
 
-  absl::Status PullRecords(std::span<const Key> keys, std::span<char> records) override {
+  using Table::PullRecords;
+  using Table::PutRecords;
+
+  absl::Status PullRecords(std::span<const Key> keys, const PlannedStripes& part, std::span<char> records) override {
     CHECK(ledger_ == nullptr);
     CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
-    RETURN_IF_ERROR(CheckKeys(spec(), keys));
-    return UseRows(keys, RowIndex::kReferenced, layout_.record_bytes(), nullptr,
+    return UseRows(keys, part, RowIndex::kReferenced, layout_.record_bytes(), nullptr,
                    [&](uint32_t position, const char* record) {
                      std::memcpy(records.data() + position * layout_.record_bytes(), record, layout_.record_bytes());
                    });
   }
 
-  absl::Status PutRecords(std::span<const Key> keys, std::span<const char> records) override {
+  absl::Status PutRecords(std::span<const Key> keys, const PlannedStripes& part,
+                          std::span<const char> records) override {
     CHECK(ledger_ == nullptr);
     CHECK_EQ(records.size(), keys.size() * layout_.record_bytes());
-    RETURN_IF_ERROR(CheckKeys(spec(), keys));
-    return UseRows(keys, RowIndex::kDirty, layout_.record_bytes(), nullptr, [&](uint32_t position, char* record) {
+    return UseRows(keys, part, RowIndex::kDirty, layout_.record_bytes(), nullptr, [&](uint32_t position, char* record) {
       std::memcpy(record, records.data() + position * layout_.record_bytes(), layout_.record_bytes());
     });
   }
@@ -193,26 +179,32 @@ class TieredTable final : public Table {
   template <typename Gradient>
   absl::Status Update(std::span<const Key> keys, const ApplyOptions& options, Gradient gradient) {
     const RowUpdate update(spec(), options);
-    return UseRows(keys, RowIndex::kDirty, layout_.record_bytes(), nullptr, [&](uint32_t position, char* record) {
+    const PlannedStripes all = PlanAll(keys);
+    return UseRows(keys, all, RowIndex::kDirty, layout_.record_bytes(), nullptr, [&](uint32_t position, char* record) {
       saturated_.Add(update(keys[position], gradient(position), record));
       if (ledger_ != nullptr) ledger_->Put(keys[position], layout_.Metadata(record));
     });
   }
 
-  // Calls use(position, record) for every key, under its stripe's lock, with the row in DRAM and `flags` set. A row
-  // that is absent is made or, with `absent`, stays so: absent(position) is called instead.
+  PlannedStripes PlanAll(std::span<const Key> keys) const {
+    BatchPlan& plan = BatchPlan::OfThread();
+    plan.Build(keys);
+    return PlannedStripes(&plan);
+  }
+
+  // Calls use(position, record) for every key of `part`, under its stripe's lock, with the row in DRAM and `flags` set.
+  // A row that is absent is made or, with `absent`, stays so: absent(position) is called instead.
   template <typename Absent, typename Use>
-  absl::Status UseRows(std::span<const Key> keys, uint32_t flags, uint64_t touched_bytes, Absent absent, Use use) {
+  absl::Status UseRows(std::span<const Key> keys, const PlannedStripes& part, uint32_t flags, uint64_t touched_bytes,
+                       Absent absent, Use use) {
     {
       absl::ReaderMutexLock lock(&mu_);
-      BatchPlan& plan = BatchPlan::OfThread();
-      plan.Build(keys, dram_.stripes());
-      dram_.VisitFound(keys, flags, touched_bytes, &plan, use);
-      if (plan.TotalMissing() == 0) return absl::OkStatus();
+      dram_.VisitFound(keys, flags, touched_bytes, part, use);
+      if (part.TotalMissing() == 0) return absl::OkStatus();
       ColdRows cold;
-      RETURN_IF_ERROR(ReadMissing(keys, &plan, &cold));
+      RETURN_IF_ERROR(ReadMissing(keys, part, &cold));
       FirstError error;
-      plan.ForEachStripe([&](uint32_t s) { error.Update(BringIn(s, keys, flags, &plan, cold, absent, use)); });
+      part.ForEach([&](uint32_t s) { error.Update(BringIn(s, keys, flags, &part.plan(), cold, absent, use)); });
       RETURN_IF_ERROR(error.status());
     }
     write_back_.Settle();
@@ -276,15 +268,14 @@ class TieredTable final : public Table {
   absl::Status Look(std::span<const Key> keys, std::span<float> rows) {
     absl::ReaderMutexLock lock(&mu_);
     const auto weights_of = [&](uint32_t position) { return rows.data() + uint64_t{position} * dim(); };
-    BatchPlan& plan = BatchPlan::OfThread();
-    plan.Build(keys, dram_.stripes());
-    dram_.VisitFound(keys, 0, layout_.weight_bytes(), &plan, [&](uint32_t position, const char* record) {
+    const PlannedStripes all = PlanAll(keys);
+    dram_.VisitFound(keys, 0, layout_.weight_bytes(), all, [&](uint32_t position, const char* record) {
       LoadWeights(layout_, record, weights_of(position));
     });
     ColdRows cold;
-    RETURN_IF_ERROR(ReadMissing(keys, &plan, &cold));
-    plan.ForEachStripe([&](uint32_t s) {
-      const std::span<const uint32_t> missing = plan.Missing(s);
+    RETURN_IF_ERROR(ReadMissing(keys, all, &cold));
+    all.ForEach([&](uint32_t s) {
+      const std::span<const uint32_t> missing = all.plan().Missing(s);
       for (size_t i = 0; i < missing.size(); ++i) {
         const uint64_t at = cold.begin[s] + i;
         if (cold.found[at] != 0) {
@@ -297,11 +288,11 @@ class TieredTable final : public Table {
     return absl::OkStatus();
   }
 
-  absl::Status ReadMissing(std::span<const Key> keys, BatchPlan* plan, ColdRows* cold) {
+  absl::Status ReadMissing(std::span<const Key> keys, const PlannedStripes& part, ColdRows* cold) {
     cold->begin.resize(dram_.stripes());
-    for (uint32_t s = 0; s < dram_.stripes(); ++s) {
+    for (uint32_t s = part.begin(); s < part.end(); ++s) {
       cold->begin[s] = cold->keys.size();
-      for (const uint32_t position : plan->Missing(s)) cold->keys.push_back(keys[position]);
+      for (const uint32_t position : part.plan().Missing(s)) cold->keys.push_back(keys[position]);
     }
     cold->found.resize(cold->keys.size());
     // No records, and none looked at, while nothing was ever evicted.
@@ -324,7 +315,7 @@ class TieredTable final : public Table {
     std::vector<Key> keys;
     for (const RowLedger::Victim& victim : victims) keys.push_back(victim.key);
     BatchPlan plan;  // Not the thread's: Cold reads of a caller may be under way with that one.
-    plan.Build(keys, dram_.stripes());
+    plan.Build(keys);
     absl::MutexLock writing(&write_back_.writing_mu());  // No copy of a row that goes may reach the cold tier later.
     uint64_t forgotten = 0;
     for (uint32_t s = 0; s < dram_.stripes(); ++s) {

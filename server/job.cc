@@ -34,7 +34,7 @@ uint64_t KeyBytes(const v1::PullRequest& request) {
 Job::Job(JobSpec spec, Environment environment)
     : spec_(std::move(spec)),
       environment_(std::move(environment)),
-      loans_(&spec_, environment_.memory.get(), environment_.metrics),
+      loans_(&spec_, environment_.memory.get(), environment_.task_pool.get(), environment_.metrics),
       pool_(spec_.tables.size(), environment_.memory.get()),
       float_buffers_(environment_.memory.get(), CallMemory::Kind::kFloats),
       sums_(spec_.tables.size()),
@@ -98,7 +98,7 @@ std::vector<uint64_t> Job::RowsByTable() const {
 
 void Job::Pull(uint64_t id, const v1::PullRequest* request, std::span<const std::span<float>> rows,
                v1::PullResponse* response, Done done) {
-  absl::Status status = CheckPull(spec_, *request, environment_.message_bytes_max);
+  absl::Status status = CheckPull(spec_, *request, environment_.message_bytes_max, environment_.task_pool.get());
   if (status.ok() && spec_.prefetch && request->create()) {
     WaitingPulls ready;
     status = NotePull(*request, &ready);
@@ -144,12 +144,16 @@ absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) 
     }
     pulls = pulls_[request.step() - applied_];
   }
-  const std::vector<int64_t> counts = RowsOfTables(request.tables());
-  ForEachTable(counts, [&](size_t i) {
-    const v1::TableKeys& table = request.tables(static_cast<int>(i));
-    pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));
-  });
-  const auto keys = static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  uint64_t keys = 0;
+  // What a lone worker has borrowed for a step is noted as lent, exactly, before it asks for the rows of the next one.
+  if (!request.records() || spec_.workers > 1) {
+    const std::vector<int64_t> counts = RowsOfTables(request.tables());
+    ForEachTable(environment_.task_pool.get(), counts, [&](size_t i) {
+      const v1::TableKeys& table = request.tables(static_cast<int>(i));
+      pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));
+    });
+    keys = static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  }
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(pulls->Note(request.context().worker(), request.part(), request.parts(), keys));
   TakeReady(ready);
@@ -211,19 +215,21 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
   }
   // The answer, unless it goes elsewhere, and about as much for records that come from the cold tier or are encoded.
   const CallMemory::Hold memory = environment_.memory->Use((rows_out.empty() ? bytes_out : 0) + float_bytes);
+  for (int i = 0; i < request.tables_size(); ++i) {
+    v1::TableRows& out = *response->mutable_tables(i);
+    out.set_table(request.tables(i).table());
+    out.set_dim(tables_[out.table()]->dim());
+    out.set_row_type(request.row_type());
+    out.clear_pending();
+  }
   std::vector<absl::Status> results(n);
   std::atomic<uint64_t> saturated{0};  // Relaxed: a sum, read when all tables are done.
-  ForEachTable(counts, [&](size_t i) {
+  const auto read_rows = [&](size_t i) {
     const v1::TableKeys& keys = request.tables(static_cast<int>(i));
     v1::TableRows& out = *response->mutable_tables(static_cast<int>(i));
     Table& table = *tables_[keys.table()];
-    out.set_table(keys.table());
-    out.set_dim(table.dim());
-    out.set_row_type(request.row_type());
-    out.clear_pending();
     const std::span<const Key> of_table = ViewAs<Key>(keys.keys());
-    std::vector<uint32_t> pending =
-        loans_.Older(keys.table(), of_table, request.step(), under_way != nullptr ? SIZE_MAX : 1);
+    std::vector<uint32_t> pending = loans_.Older(keys.table(), of_table, request.step());
     if (under_way != nullptr) {
       pending = under_way->MayChange(keys.table(), of_table, table.spec().eviction.enabled(), pending);
       out.mutable_pending()->assign(reinterpret_cast<const char*>(pending.data()), pending.size() * sizeof(uint32_t));
@@ -231,12 +237,8 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
       results[i] = loans_.OlderError(keys.table(), of_table[pending[0]], request.step());
       return;
     }
-    const auto read = [&](std::span<float> into) -> absl::Status {
-      if (!request.records()) {
-        return table.Pull(of_table, request.create() ? PullMode::kCreate : PullMode::kLook, into);
-      }
-      RETURN_IF_ERROR(table.PullRecords(of_table, {reinterpret_cast<char*>(into.data()), into.size_bytes()}));
-      return loans_.Lend(keys.table(), of_table, pending, request.step());
+    const auto read = [&](std::span<float> into) {
+      return table.Pull(of_table, request.create() ? PullMode::kCreate : PullMode::kLook, into);
     };
     if (!rows_out.empty()) {
       out.mutable_rows()->clear();
@@ -259,7 +261,12 @@ absl::Status Job::ReadRows(const v1::PullRequest& request, std::span<const std::
     EncodeRows(type, into, table.dim(), bytes.data(), &saturated_here);
     saturated.fetch_add(saturated_here, std::memory_order_relaxed);
     float_buffers_.Return(std::move(buffer));
-  });
+  };
+  if (request.records()) {
+    results.assign(1, loans_.Answer(request, under_way.get(), tables_, rows_out, response));
+  } else {
+    ForEachTable(environment_.task_pool.get(), counts, read_rows);
+  }
   for (const absl::Status& result : results) {
     RETURN_IF_ERROR(
         Annotate(result, absl::StrCat("pull of worker ", request.context().worker(), ", step ", request.step())));
@@ -309,8 +316,9 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
                        v1::PushResponse* response) {
   response->set_duplicate(false);
   const PushBytes bytes_of(request, beside);
-  RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of));
-  if (request.parts() == 0) return WriteBack(request, bytes_of);
+  static thread_local PlannedTables plans;
+  RETURN_IF_ERROR(CheckPush(spec_, request, bytes_of, environment_.task_pool.get(), &plans));
+  if (request.parts() == 0) return WriteBack(request, bytes_of, &plans);
   // A lone worker's gradients are sums already, so each part is applied as it comes, floats from where they lie.
   const bool is_alone = spec_.workers == 1;
   PushPart part;
@@ -332,7 +340,7 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
   };
   if (!bytes_of.all_floats()) RETURN_IF_ERROR(CheckPart(spec_, request, part));
   if (spec_.prefetch) RETURN_IF_ERROR(CheckPulled(request));
-  if (const absl::Status lent = loans_.CheckPush(request); !lent.ok()) {
+  if (const absl::Status lent = loans_.CheckPush(request, &plans); !lent.ok()) {
     absl::MutexLock lock(&mu_);  // One that has come before has returned the rows.
     ASSIGN_OR_RETURN(const bool is_new, IsNew(request));
     return is_new ? lent : AcknowledgeAgain(response);
@@ -372,8 +380,10 @@ absl::Status Job::Push(const v1::PushRequest& request, std::span<const std::span
                                         .learning_rate_factor = request.learning_rate_factor(),
                                         .step = request.step()});
   }
-  const std::span<const PushPart> returns = is_alone ? std::span<const PushPart>(&part, 1) : step.parts;
-  if (status.ok()) status = loans_.PutRecords(returns, tables_, request.step() + 1);
+  if (status.ok()) {
+    status = is_alone ? loans_.PutRecords(part.returned, tables_, request.step() + 1, &plans)
+                      : loans_.PutRecords(step.parts, tables_, request.step() + 1, &plans);
+  }
   bool is_last;
   {
     absl::MutexLock lock(&mu_);
@@ -473,7 +483,7 @@ absl::Status Job::CheckPulled(const v1::PushRequest& request) {
 
 // Beside the readers of its step: rows that are lent, and whose copies are old, are nobody's to read. No later step is
 // applied until it has ended, so that a copy of it that comes late overwrites nothing newer.
-absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of) {
+absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of, PlannedTables* plans) {
   {
     absl::MutexLock lock(&mu_);
     if (request.step() != applied_ || changing_) return Refused("a write-back is of step ", request.step());
@@ -481,9 +491,9 @@ absl::Status Job::WriteBack(const v1::PushRequest& request, const PushBytes& byt
     StartReading(request.step());
   }
   absl::Cleanup end_reading = [&] { EndReading(request.step()); };
-  RETURN_IF_ERROR(loans_.CheckPush(request));
+  RETURN_IF_ERROR(loans_.CheckPush(request, plans));
   RETURN_IF_ERROR(CheckRoom(request));
-  return loans_.WriteBack(request, bytes_of, tables_);
+  return loans_.WriteBack(request, bytes_of, tables_, plans);
 }
 
 absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOptions& options) {
@@ -493,7 +503,7 @@ absl::Status Job::Apply(std::vector<TableUpdate> updates, const Table::ApplyOpti
     for (const RowGradients* source : update.sources) rows.back() += static_cast<int64_t>(source->keys.size());
   }
   std::vector<absl::Status> results(updates.size());
-  ForEachTable(rows, [&](size_t i) {
+  ForEachTable(environment_.task_pool.get(), rows, [&](size_t i) {
     TableUpdate& update = updates[i];
     if (!update.sources.empty()) {
       sums_[update.table].Add(update.sources, tables_[update.table]->dim());

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "base/task_pool.h"
 #include "embedding/table.h"
 #include "server/call_memory.h"
 #include "server/job_spec.h"
@@ -40,6 +41,7 @@ class Job {
     uint64_t message_bytes_max = 0;
     MemoryBudget* budget = nullptr;
     std::shared_ptr<CallMemory> memory;     // With the shard, and the messages of its service.
+    std::shared_ptr<TaskPool> task_pool;    // With the shard and its other jobs.
     std::shared_ptr<ColdShare> cold_share;  // With the shard and its other jobs.
     ServerMetrics metrics;
   };
@@ -101,7 +103,7 @@ class Job {
   // That the disk takes what the push may drive out of memory: once rows change, an error ends the job.
   absl::Status CheckRoom(const v1::PushRequest& request);
   // A push that is no part of a step: rows that stay lent, as they are now.
-  absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of);
+  absl::Status WriteBack(const v1::PushRequest& request, const PushBytes& bytes_of, PlannedTables* plans);
   absl::Status ReadRows(const v1::PullRequest& request, std::span<const std::span<float>> rows,
                         v1::PullResponse* response);
   // Whoever reads rows as of `step` says so, and says when he is through; Refused tells why he may not.

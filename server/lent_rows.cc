@@ -4,141 +4,164 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/random.h"
+#include "embedding/row_index.h"
 
 namespace sparrow {
 namespace {
 
-constexpr size_t kSlotsMin = 64;
+constexpr size_t kSlotsMin = 8;
+
+// The low bits choose the stripe.
+uint64_t Home(Key key) { return RowIndex::Hash(key) >> 8; }
 
 }  // namespace
 
 uint64_t LentRows::bytes() const {
-  absl::ReaderMutexLock lock(&mu_);
-  return slots_.size() * sizeof(Slot);
+  uint64_t bytes = 0;
+  for (const Stripe& stripe : stripes_) {
+    absl::ReaderMutexLock lock(&stripe.mu);
+    bytes += stripe.slots.size_bytes();
+  }
+  return bytes;
 }
 
-size_t LentRows::Find(Key key) const {
-  const size_t mask = slots_.size() - 1;
-  size_t at = Mix64(key) & mask;
-  while (slots_[at].version != 0 && slots_[at].key != key) at = (at + 1) & mask;
+size_t LentRows::Stripe::Find(Key key) const {
+  const size_t mask = slots.size() - 1;
+  size_t at = Home(key) & mask;
+  while (slots[at].version != 0 && slots[at].key != key) at = (at + 1) & mask;
   return at;
 }
 
 template <typename Visit>
-void LentRows::ForEachSlot(std::span<const Key> keys, Visit visit) const {
+void LentRows::Stripe::ForEachSlot(Keys keys, Group group, Visit visit) const {
   constexpr size_t kAhead = 16;
-  const size_t mask = slots_.size() - 1;
-  for (size_t i = 0; i < std::min(kAhead, keys.size()); ++i) __builtin_prefetch(&slots_[Mix64(keys[i]) & mask]);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + kAhead < keys.size()) __builtin_prefetch(&slots_[Mix64(keys[i + kAhead]) & mask]);
-    if (!visit(i, Find(keys[i]))) return;
+  const size_t mask = slots.size() - 1;
+  const auto prefetch = [&](size_t i) { __builtin_prefetch(&slots[Home(keys[group[i]]) & mask]); };
+  for (size_t i = 0; i < std::min(kAhead, group.size()); ++i) prefetch(i);
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (i + kAhead < group.size()) prefetch(i + kAhead);
+    if (!visit(group[i], Find(keys[group[i]]))) return;
   }
 }
 
-bool LentRows::Reserve(uint64_t more) {
-  size_t size = std::max(slots_.size(), kSlotsMin);
-  while (size / 4 * 3 < rows() + more) size *= 2;
-  if (size == slots_.size()) return true;
+bool LentRows::Reserve(uint64_t more, Stripe* stripe) {
+  size_t size = std::max(stripe->slots.size(), kSlotsMin);
+  while (size / 4 * 3 < stripe->rows + more) size *= 2;
+  if (size == stripe->slots.size()) return true;
   std::optional<CallMemory::Hold> memory = memory_.TryWait(size * sizeof(Slot));
-  Pages pages(memory.has_value() ? size * sizeof(Slot) : 0);
-  if (pages.data() == nullptr) return false;
-  const std::span<const Slot> old = std::exchange(slots_, std::span(reinterpret_cast<Slot*>(pages.data()), size));
+  if (!memory.has_value()) return false;
+  PagePool::Block block = pool_.Take(size * sizeof(Slot));
+  if (block.data() == nullptr) return false;
+  const std::span<const Slot> old =
+      std::exchange(stripe->slots, std::span(reinterpret_cast<Slot*>(block.data()), size));
   for (const Slot& slot : old) {
-    if (slot.version != 0) slots_[Find(slot.key)] = slot;
+    if (slot.version != 0) stripe->slots[stripe->Find(slot.key)] = slot;
   }
-  pages_ = std::move(pages);
-  slots_memory_ = *std::move(memory);
+  stripe->block = std::move(block);
+  stripe->memory = *std::move(memory);
   return true;
 }
 
-std::optional<uint64_t> LentRows::Lend(std::span<const Key> keys, std::span<const uint32_t> except, uint64_t step) {
-  absl::MutexLock lock(&mu_);
-  if (!Reserve(keys.size() - except.size())) return std::nullopt;
+std::optional<uint64_t> LentRows::Lend(uint32_t s, Keys keys, Group group, std::span<const uint8_t> except,
+                                       uint64_t step) {
+  if (group.empty()) return 0;
+  Stripe& stripe = stripes_[s % kStripes];
+  absl::MutexLock lock(&stripe.mu);
+  if (!Reserve(group.size(), &stripe)) return std::nullopt;
   uint64_t lent = 0;
-  ForEachSlot(keys, [&](size_t i, size_t at) {
-    if (!except.empty() && except.front() == i) {
-      except = except.subspan(1);
-      return true;
-    }
-    if (slots_[at].version == 0) ++lent;
-    slots_[at] = {.key = keys[i], .version = step + 1};
+  stripe.ForEachSlot(keys, group, [&](uint32_t position, size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
+    if (!except.empty() && except[position] != 0) return true;
+    if (stripe.slots[at].version == 0) ++lent;
+    stripe.slots[at] = {.key = keys[position], .version = step + 1};
     return true;
   });
-  rows_.store(rows() + lent, std::memory_order_release);
+  stripe.rows += lent;
+  rows_.fetch_add(lent, std::memory_order_release);
   return lent;
 }
 
-void LentRows::TakeBack(std::span<const Key> keys) {
-  if (keys.empty()) return;
-  absl::MutexLock lock(&mu_);
-  ForEachSlot(keys, [&](size_t, size_t at) {
-    Erase(at);
+void LentRows::TakeBack(uint32_t s, Keys keys, Group group) {
+  if (group.empty()) return;
+  Stripe& stripe = stripes_[s % kStripes];
+  absl::MutexLock lock(&stripe.mu);
+  stripe.ForEachSlot(keys, group, [&](uint32_t, size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
+    stripe.Erase(at);
     return true;
   });
-  rows_.store(rows() - keys.size(), std::memory_order_release);
+  stripe.rows -= group.size();
+  rows_.fetch_sub(group.size(), std::memory_order_release);
 }
 
-void LentRows::Erase(size_t hole) {
-  DCHECK(slots_[hole].version != 0);
-  const size_t mask = slots_.size() - 1;
-  for (size_t i = (hole + 1) & mask; slots_[i].version != 0; i = (i + 1) & mask) {
+void LentRows::Stripe::Erase(size_t hole) {
+  DCHECK(slots[hole].version != 0);
+  const size_t mask = slots.size() - 1;
+  for (size_t i = (hole + 1) & mask; slots[i].version != 0; i = (i + 1) & mask) {
     // A slot's row may move to the hole if its home is not after the hole.
-    if (((i - Mix64(slots_[i].key)) & mask) < ((i - hole) & mask)) continue;
-    slots_[hole] = slots_[i];
+    if (((i - Home(slots[i].key)) & mask) < ((i - hole) & mask)) continue;
+    slots[hole] = slots[i];
     hole = i;
   }
-  slots_[hole] = Slot{};
+  slots[hole] = Slot{};
 }
 
-void LentRows::Keep(std::span<const Key> keys, uint64_t step) {
-  if (keys.empty()) return;
-  absl::MutexLock lock(&mu_);
-  ForEachSlot(keys, [&](size_t, size_t at) {
-    DCHECK(slots_[at].version != 0);
-    slots_[at].version = step + 1;
+void LentRows::Keep(uint32_t s, Keys keys, Group group, uint64_t step) {
+  if (group.empty()) return;
+  Stripe& stripe = stripes_[s % kStripes];
+  absl::MutexLock lock(&stripe.mu);
+  stripe.ForEachSlot(keys, group, [&](uint32_t, size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
+    DCHECK(stripe.slots[at].version != 0);
+    stripe.slots[at].version = step + 1;
     return true;
   });
 }
 
-std::vector<uint32_t> LentRows::Older(std::span<const Key> keys, uint64_t step, size_t most) const {
-  std::vector<uint32_t> older;
-  if (rows() == 0 || most == 0) return older;
-  absl::ReaderMutexLock lock(&mu_);
-  ForEachSlot(keys, [&](size_t i, size_t at) {
-    if (slots_[at].version != 0 && slots_[at].version <= step) older.push_back(static_cast<uint32_t>(i));
-    return older.size() < most;
+uint64_t LentRows::MarkOlder(uint32_t s, Keys keys, Group group, uint64_t step, std::span<uint8_t> older) const {
+  if (rows() == 0) return 0;
+  const Stripe& stripe = stripes_[s % kStripes];
+  absl::ReaderMutexLock lock(&stripe.mu);
+  if (stripe.rows == 0) return 0;
+  uint64_t marked = 0;
+  stripe.ForEachSlot(keys, group, [&](uint32_t position, size_t at) ABSL_SHARED_LOCKS_REQUIRED(stripe.mu) {
+    if (stripe.slots[at].version == 0 || stripe.slots[at].version > step) return true;
+    older[position] = 1;
+    ++marked;
+    return true;
   });
-  return older;
+  return marked;
 }
 
-std::optional<size_t> LentRows::FirstLent(std::span<const Key> keys) const {
+std::optional<uint32_t> LentRows::FirstLent(uint32_t s, Keys keys, Group group) const {
   if (rows() == 0) return std::nullopt;
-  absl::ReaderMutexLock lock(&mu_);
-  std::optional<size_t> first;
-  ForEachSlot(keys, [&](size_t i, size_t at) {
-    if (slots_[at].version != 0) first = i;
+  const Stripe& stripe = stripes_[s % kStripes];
+  absl::ReaderMutexLock lock(&stripe.mu);
+  if (stripe.rows == 0) return std::nullopt;
+  std::optional<uint32_t> first;
+  stripe.ForEachSlot(keys, group, [&](uint32_t position, size_t at) ABSL_SHARED_LOCKS_REQUIRED(stripe.mu) {
+    if (stripe.slots[at].version != 0) first = position;
     return !first.has_value();
   });
   return first;
 }
 
-std::optional<size_t> LentRows::FirstNotLent(std::span<const Key> keys, uint64_t step) const {
-  if (keys.empty()) return std::nullopt;
-  absl::ReaderMutexLock lock(&mu_);
-  if (slots_.empty()) return 0;
-  std::optional<size_t> first;
-  ForEachSlot(keys, [&](size_t i, size_t at) {
-    if (slots_[at].version == 0 || slots_[at].version > step + 1) first = i;
+std::optional<uint32_t> LentRows::FirstNotLent(uint32_t s, Keys keys, Group group, uint64_t step) const {
+  if (group.empty()) return std::nullopt;
+  const Stripe& stripe = stripes_[s % kStripes];
+  absl::ReaderMutexLock lock(&stripe.mu);
+  if (stripe.rows == 0) return group[0];
+  std::optional<uint32_t> first;
+  stripe.ForEachSlot(keys, group, [&](uint32_t position, size_t at) ABSL_SHARED_LOCKS_REQUIRED(stripe.mu) {
+    if (stripe.slots[at].version == 0 || stripe.slots[at].version > step + 1) first = position;
     return !first.has_value();
   });
   return first;
 }
 
 uint64_t LentRows::CountOlder(uint64_t step) const {
-  absl::ReaderMutexLock lock(&mu_);
   uint64_t older = 0;
-  for (const Slot& slot : slots_) older += slot.version != 0 && slot.version <= step ? 1 : 0;
+  for (const Stripe& stripe : stripes_) {
+    absl::ReaderMutexLock lock(&stripe.mu);
+    for (const Slot& slot : stripe.slots) older += slot.version != 0 && slot.version <= step ? 1 : 0;
+  }
   return older;
 }
 

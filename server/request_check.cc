@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -78,10 +79,10 @@ absl::Status CheckKeysOfTable(const JobSpec& spec, uint32_t table, std::span<con
 // Runs `check` on each entry's number, on several threads if there is much to do, and returns the error of the first
 // entry.
 template <typename Entries, typename Check>
-absl::Status CheckEntries(const Entries& entries, Check check) {
+absl::Status CheckEntries(const Entries& entries, TaskPool* pool, Check check) {
   const std::vector<int64_t> rows = RowsOfTables(entries);
   std::vector<absl::Status> results(rows.size());
-  ForEachTable(rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
+  ForEachTable(pool, rows, [&](size_t i) { results[i] = check(static_cast<int>(i)); });
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }
@@ -151,6 +152,25 @@ absl::Status CheckRecords(const TableSpec& table, std::span<const Key> keys, std
   return absl::OkStatus();
 }
 
+absl::Status CheckAllRecords(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes,
+                             TaskPool* pool) {
+  const auto check = [&](size_t i, size_t begin, size_t end) {
+    const v1::TableRecords& entry = request.records(static_cast<int>(i));
+    const TableSpec& table = spec.tables[entry.table()];
+    const uint64_t stride = table.Layout().record_bytes() / sizeof(float);
+    const std::span<const float> floats = ViewAs<float>(bytes.records(static_cast<int>(i)));
+    return CheckRecords(table, ViewAs<Key>(entry.keys()).subspan(begin, end - begin), floats.subspan(begin * stride));
+  };
+  std::atomic<bool> wrong{false};  // Relaxed: read when all have ended.
+  const std::vector<int64_t> rows = RowsOfTables(request.records());
+  ForEachRange(pool, rows, [&](size_t i, size_t begin, size_t end) {
+    if (!check(i, begin, end).ok()) wrong.store(true, std::memory_order_relaxed);
+  });
+  if (!wrong.load(std::memory_order_relaxed)) return absl::OkStatus();
+  for (size_t i = 0; i < rows.size(); ++i) RETURN_IF_ERROR(check(i, 0, static_cast<size_t>(rows[i])));
+  return absl::OkStatus();
+}
+
 absl::Status CheckRecordSizes(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
   for (int i = 0; i < request.records_size(); ++i) {
     const v1::TableRecords& entry = request.records(i);
@@ -185,29 +205,33 @@ absl::Status CheckGradientSizes(const JobSpec& spec, const v1::PushRequest& requ
   return absl::OkStatus();
 }
 
-absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
+absl::Status CheckPushBody(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool,
+                           PlannedTables* plans) {
   RETURN_IF_ERROR(CheckPushHead(request));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.records()));
   if (request.parts() == 0) RETURN_IF_ERROR(CheckWriteBack(spec, request));
   RETURN_IF_ERROR(CheckGradientSizes(spec, request, bytes));
   RETURN_IF_ERROR(CheckRecordSizes(spec, request, bytes));
-  RETURN_IF_ERROR(CheckEntries(request.tables(), [&](int i) {
+  RETURN_IF_ERROR(CheckEntries(request.tables(), pool, [&](int i) {
     const v1::TableGradients& entry = request.tables(i);
     const std::span<const Key> keys = ViewAs<Key>(entry.keys());
     RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
     if (entry.row_type() != v1::FLOAT32) return absl::OkStatus();
     return CheckGradients(spec.tables[entry.table()], keys, ViewAs<float>(bytes.gradients(i)), 1);
   }));
-  return CheckEntries(request.records(), [&](int i) {
-    const v1::TableRecords& entry = request.records(i);
-    const std::span<const Key> keys = ViewAs<Key>(entry.keys());
-    RETURN_IF_ERROR(CheckKeysOfTable(spec, entry.table(), keys));
-    return CheckRecords(spec.tables[entry.table()], keys, ViewAs<float>(bytes.records(i)));
-  });
+  plans->Start(RowsOfTables(request.records()));
+  RETURN_IF_ERROR(CheckEntries(request.records(), pool, [&](int i) {
+    const std::span<const Key> keys = ViewAs<Key>(request.records(i).keys());
+    RETURN_IF_ERROR(CheckKeysOfTable(spec, request.records(i).table(), keys));
+    plans->plan(static_cast<size_t>(i)).Build(keys);
+    return absl::OkStatus();
+  }));
+  return CheckAllRecords(spec, request, bytes, pool);
 }
 
-absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
+absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max,
+                           TaskPool* pool) {
   RETURN_IF_ERROR(CheckRowType(request.row_type()));
   RETURN_IF_ERROR(CheckTableIndexes(spec, request.tables()));
   if (request.records()) {
@@ -221,7 +245,7 @@ absl::Status CheckPullBody(const JobSpec& spec, const v1::PullRequest& request, 
     return absl::InvalidArgumentError(absl::StrCat("the answer would take ", bytes, " bytes, a message is at most ",
                                                    message_bytes_max, "; ask for fewer keys in a call"));
   }
-  return CheckEntries(request.tables(), [&](int i) {
+  return CheckEntries(request.tables(), pool, [&](int i) {
     return CheckKeysOfTable(spec, request.tables(i).table(), ViewAs<Key>(request.tables(i).keys()));
   });
 }
@@ -245,20 +269,22 @@ absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max) {
-  return CheckStepPrefix(CheckPullBody(spec, request, message_bytes_max), "pull", request.context().worker(),
+absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max,
+                       TaskPool* pool) {
+  return CheckStepPrefix(CheckPullBody(spec, request, message_bytes_max, pool), "pull", request.context().worker(),
                          request.step());
 }
 
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes) {
-  return CheckStepPrefix(CheckPushBody(spec, request, bytes), "push", request.context().worker(), request.step());
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool,
+                       PlannedTables* plans) {
+  return CheckStepPrefix(CheckPushBody(spec, request, bytes, pool, plans), "push", request.context().worker(),
+                         request.step());
 }
 
 std::vector<ReturnedRows> RowsReturned(const v1::PushRequest& request, const PushBytes& bytes) {
   std::vector<ReturnedRows> returned;
   for (int i = 0; i < request.records_size(); ++i) {
     const v1::TableRecords& entry = request.records(i);
-    if (entry.keys().empty()) continue;
     returned.push_back(
         {.table = entry.table(), .keep = entry.keep(), .keys = ViewAs<Key>(entry.keys()), .records = bytes.records(i)});
   }

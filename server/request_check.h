@@ -11,7 +11,9 @@
 #include "absl/status/status.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/task_pool.h"
 #include "server/job_spec.h"
+#include "server/parallel_tables.h"
 #include "sparrow/v1/parameter_server.pb.h"
 
 namespace sparrow {
@@ -26,7 +28,7 @@ absl::Status CheckContext(const JobSpec& spec, const v1::CallContext& context);
 // Tables known and named once; keys whole, unique, of this server, within bounds; the row type known; rows that are
 // lent of a job and tables that may lend; the answer, `message_bytes_max` bytes at most, encoded. InvalidArgument, or
 // OutOfRange for an id outside a bounded table.
-absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max);
+absl::Status CheckPull(const JobSpec& spec, const v1::PullRequest& request, uint64_t message_bytes_max, TaskPool* pool);
 
 // Where the gradients and records of a push lie: in the request, or beside it. A view.
 class PushBytes {
@@ -66,7 +68,9 @@ struct ReturnedRows {
 // The same for keys; a gradient for each, of a type that is known, and, of FLOAT32, finite and at most kGradientMax
 // (embedding/optimizer.h; others are looked at once they are floats); a whole record for each, all floats finite; part,
 // samples and factor sensible; in a write-back nothing but records to keep.
-absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes);
+// `plans` become those of request.records().
+absl::Status CheckPush(const JobSpec& spec, const v1::PushRequest& request, const PushBytes& bytes, TaskPool* pool,
+                       PlannedTables* plans);
 
 // Of one row in the answer to a pull.
 uint64_t PulledRowBytes(const TableSpec& table, const v1::PullRequest& request);

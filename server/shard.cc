@@ -11,7 +11,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
+#include "base/task_pool.h"
 #include "embedding/table.h"
 #include "server/call_memory.h"
 #include "server/checkpoint_files.h"
@@ -50,7 +52,8 @@ class LocalShard final : public Shard {
         data_(std::move(data)),
         cold_share_(MakeColdShare(options_)),
         budget_(std::make_shared<MemoryBudget>(options_.memory_bytes - ColdBytes(options_))),
-        memory_(std::make_shared<CallMemory>(options_.memory_bytes, budget_)) {}
+        memory_(std::make_shared<CallMemory>(options_.memory_bytes, budget_)),
+        task_pool_(std::make_shared<TaskPool>(Cores() - 1)) {}
   ~LocalShard() override {
     Shutdown();
     Report({}, {});
@@ -221,6 +224,7 @@ class LocalShard final : public Shard {
                                                                     .message_bytes_max = options_.message_bytes_max,
                                                                     .budget = budget_.get(),
                                                                     .memory = memory_,
+                                                                    .task_pool = task_pool_,
                                                                     .cold_share = cold_share_,
                                                                     .metrics = metrics_});
         entry.number = opened_++;
@@ -302,6 +306,8 @@ class LocalShard final : public Shard {
 
   const std::shared_ptr<MemoryBudget> budget_;  // Thread-safe. Shared with memory_.
   const std::shared_ptr<CallMemory> memory_;    // With jobs, which calls may keep alive, and with messages of calls.
+
+  const std::shared_ptr<TaskPool> task_pool_;  // With jobs, which calls may keep alive.
 
   mutable absl::Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;

@@ -15,6 +15,17 @@ std::vector<uint32_t> StepPulls::MayChange(uint32_t table, std::span<const Key> 
   return positions;
 }
 
+uint64_t StepPulls::MarkMayChange(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> positions,
+                                  std::span<uint8_t> may_change) const {
+  uint64_t more = 0;
+  for (const uint32_t position : positions) {
+    if (may_change[position] != 0 || !filter_.MayHave(table, keys[position])) continue;
+    may_change[position] = 1;
+    ++more;
+  }
+  return more;
+}
+
 absl::Status StepPulls::Note(uint32_t worker, uint32_t part, uint32_t parts, uint64_t keys) {
   Worker& of = workers_[worker];
   if (of.seen.empty()) {

@@ -30,6 +30,10 @@ class StepPulls {
   std::vector<uint32_t> MayChange(uint32_t table, std::span<const Key> keys, bool evicts,
                                   std::span<const uint32_t> lent) const;
 
+  // The same for some of the keys: sets may_change[position], and returns how many were not set before.
+  uint64_t MarkMayChange(uint32_t table, std::span<const Key> keys, std::span<const uint32_t> positions,
+                         std::span<uint8_t> may_change) const;
+
   // All keys of a worker's part have been added. Again for the same part: nothing. InvalidArgument if the worker says
   // another number of parts than before. REQUIRES: part < parts, worker < workers. Not thread-safe, like the rest.
   absl::Status Note(uint32_t worker, uint32_t part, uint32_t parts, uint64_t keys);

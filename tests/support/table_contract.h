@@ -9,13 +9,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "embedding/table.h"
@@ -367,6 +370,39 @@ TEST_P(TableContract, RecordsThatArePutAreTheRows) {
   }
   EXPECT_EQ(MustExport(table.get()), exported);
   EXPECT_EQ(table->Stats().rows, exported.size());
+}
+
+TEST_P(TableContract, ABatchOfRecordsMayBeSharedByItsStripes) {
+  const TableSpec spec = TestSpec("t", 5, SparseOptimizerKind::kAdam);
+  const auto table = Make(spec);
+  const auto other_home = GetParam().make_home();
+  const auto other = other_home->Make(spec);
+  const size_t bytes = spec.Layout().record_bytes();
+  const std::vector<Key> keys = ScatteredKeys(3000, 4);
+  MustApply(table.get(), std::span(keys).first(900), std::vector<float>(4500, 0.5f));
+  MustApply(other.get(), std::span(keys).first(900), std::vector<float>(4500, 0.5f));
+  std::vector<char> whole(keys.size() * bytes), shared(keys.size() * bytes);
+  ASSERT_TRUE(other->PullRecords(keys, std::span<char>(whole)).ok());
+  // Calls visit(stripes) for parts of a plan of the keys on threads of their own.
+  const auto share = [&](auto visit) {
+    BatchPlan plan;
+    plan.Build(keys);
+    std::vector<std::thread> threads;
+    std::atomic<int> failed{0};
+    const uint32_t stripes = plan.stripes();
+    for (const auto& [begin, end] : {std::pair{0u, 1u}, std::pair{1u, stripes / 2}, std::pair{stripes / 2, stripes}}) {
+      threads.emplace_back([&, part = PlannedStripes(&plan, begin, end)] { failed += visit(part).ok() ? 0 : 1; });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(failed, 0);
+  };
+  share([&](const PlannedStripes& part) { return table->PullRecords(keys, part, std::span<char>(shared)); });
+  EXPECT_EQ(shared, whole);
+  std::mt19937_64 random(6);
+  for (char& byte : whole) byte = static_cast<char>(random());
+  ASSERT_TRUE(other->PutRecords(keys, std::span<const char>(whole)).ok());
+  share([&](const PlannedStripes& part) { return table->PutRecords(keys, part, std::span<const char>(whole)); });
+  EXPECT_EQ(MustExport(table.get()), MustExport(other.get()));
 }
 
 TEST_P(TableContract, ABoundedTableGivesAndTakesNoRecordOutside) {
