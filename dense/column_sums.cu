@@ -6,13 +6,13 @@
 namespace sparrow {
 namespace {
 
-constexpr int kRowsAtATime = 8;  // Of a thread, whose reads are in flight.
+constexpr int kRowsAtATime = 4;  // Of a thread, whose reads are in flight.
 
 // Lane l of 8 owns a pack of the stripe's columns, and the 32 threads with that lane take every 32nd row. Consecutive
 // blocks take neighbouring stripes of the same rows. Bytes moved: the matrix, read, and 4 a column and row block. Bound
 // by HBM.
 template <typename T, bool kWhole>
-__global__ void __launch_bounds__(kStripeBlock, 3)
+__global__ void __launch_bounds__(kStripeBlock, 4)
     ColumnSumsKernel(DeviceMatrix values, StripeGrid grid, float* __restrict__ partials) {
   const int64_t stripe = blockIdx.x % grid.stripes, row_block = blockIdx.x / grid.stripes;
   const int64_t column = (stripe * kStripePacks + threadIdx.x % kStripePacks) * kWidth<T>;
