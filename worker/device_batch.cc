@@ -38,8 +38,11 @@ class Copies {
     end_ += bytes;
   }
 
-  void Make() const {
-    ParallelFor(end_, kGrainBytes, [&](int64_t begin, int64_t end) {
+  void Make(TaskPool* copiers) const {
+    const int64_t pieces = (end_ + kPieceBytes - 1) / kPieceBytes;
+    copiers->Run(static_cast<size_t>(pieces), UsableThreads(), [&](size_t piece) {
+      const int64_t begin = static_cast<int64_t>(piece) * kPieceBytes;
+      const int64_t end = std::min(end_, begin + kPieceBytes);
       for (const Part& part : parts_) {
         const int64_t first = std::max(begin, part.begin), last = std::min(end, part.end);
         if (first >= last) continue;
@@ -50,7 +53,7 @@ class Copies {
   }
 
  private:
-  static constexpr int64_t kGrainBytes = 512 << 10;  // Of a thread, at least.
+  static constexpr int64_t kPieceBytes = 256 << 10;  // That a thread copies at a time.
   struct Part {
     const char* from;
     char* to;
@@ -227,7 +230,7 @@ bool DeviceBatch::IsOneHot(const Batch& batch, int64_t rows) const {
 }
 
 // What goes to the GPU as it is.
-void DeviceBatch::CopyInput(const Batch& batch, Input* input) const {
+void DeviceBatch::CopyInput(const Batch& batch, Input* input) {
   Copies copies;
   copies.Add(batch.dense, input->dense.host.data());
   copies.Add(batch.labels, input->labels.host.data());
@@ -245,7 +248,7 @@ void DeviceBatch::CopyInput(const Batch& batch, Input* input) const {
       first += sparse.ids.size();
     }
   }
-  copies.Make();
+  copies.Make(&copiers_);
 }
 
 void DeviceBatch::LoadLookups(const PreparedBatch& prepared, const Input& input, const Group& group, Lookups* lookups,

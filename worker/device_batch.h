@@ -4,6 +4,7 @@
 // Batches and their rows in GPU memory, in the form that the kernels of embedding/ and dense/ read: one that is
 // computed, and the next one, whose inputs are copied meanwhile.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,8 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/mirror.h"
 #include "base/cuda/stream.h"
+#include "base/parallel.h"
+#include "base/task_pool.h"
 #include "dense/device_matrix.h"
 #include "embedding/bag_gpu.h"
 #include "embedding/sparse_update_gpu.h"
@@ -122,12 +125,12 @@ class DeviceBatch {
 
  private:
   DeviceBatch(const JobLayout* layout, int64_t rows_max, const Stream* stream)
-      : layout_(layout), rows_max_(rows_max), stream_(*stream) {}
+      : layout_(layout), rows_max_(rows_max), stream_(*stream), copiers_(std::clamp(Cores() / 4, 1, 8) - 1) {}
 
   absl::StatusOr<Group> MakeGroup(const std::vector<uint32_t>& tables) const;
   absl::Status MakeRoomForLookups(const PreparedBatch& prepared, const Group& group, Lookups* lookups);
   bool IsOneHot(const Batch& batch, int64_t rows) const;
-  void CopyInput(const Batch& batch, Input* input) const;
+  void CopyInput(const Batch& batch, Input* input);
   void LoadLookups(const PreparedBatch& prepared, const Input& input, const Group& group, Lookups* lookups,
                    const Stream& copies) const;
   void LoadOffsets(const Batch& batch, const Input& input, const Group& group, Lookups* lookups,
@@ -142,6 +145,8 @@ class DeviceBatch {
   std::array<Input, 2> inputs_;
   size_t last_ = 0;
   std::vector<std::span<const float>> sums_;  // [tables]
+  // Few: beside these, others answer pulls and take pushes.
+  TaskPool copiers_;
 };
 
 }  // namespace sparrow

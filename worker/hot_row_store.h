@@ -43,7 +43,7 @@ class KeptSteps {
 // Update, CopyBeside, in this order; StartLook of the next one may come as soon as its rows are placed, and what
 // follows TakeLeaving, up to TakeArrivals if none of its rows lies beside the cache. Records come and go packed, as
 // messages carry them (embedding/row_parcel.h): memory that servers write to and pushes are sent from. Not thread-safe,
-// but for LeavingRecords. Errors are final.
+// but for TakeLeaving and LeavingRecords. Errors are final.
 class HotRowStore {
  public:
   virtual ~HotRowStore() = default;
@@ -79,6 +79,7 @@ class HotRowStore {
     std::span<const uint32_t> beside;  // Positions among the missing rows of those that lie beside the cache.
   };
   // What the last Place has driven out. Valid until the next TakeLeaving, but `beside` until the next ArrivalRoom.
+  // Another thread may call it, while this one calls StartLook at most.
   virtual absl::StatusOr<Leaving> TakeLeaving(size_t share) = 0;
   // What the evicted rows were: [evicted, record_bytes], valid until the next TakeLeaving or TakeDirty. Waits for it,
   // if need be. Another thread may call it, while this one calls what comes before the next Place and is not TakeDirty.

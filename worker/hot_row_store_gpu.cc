@@ -142,6 +142,7 @@ class GpuHotRowStore final : public HotRowStore {
 
   absl::StatusOr<Leaving> TakeLeaving(size_t s) override {
     Share& share = shares_[s];
+    UseGpu(gpu_);  // Maybe of another thread.
     if (share.arrivals == 0) {
       share.leaving = {0, 0};
       std::fill_n(share.leaving_keys.begins.host.data(), parts_.tables.size() + 1, 0);

@@ -92,7 +92,7 @@ HotRows::~HotRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(bytes_)); 
 
 absl::Status HotRows::StartPull(PreparedBatch* batch) {
   RETURN_IF_ERROR(store_->StartLook(*batch));
-  if (leaving_.has_value()) RETURN_IF_ERROR(TakeLeaving());
+  RETURN_IF_ERROR(AwaitLeaving());
   ASSIGN_OR_RETURN(looked_, store_->Look());
   std::vector<std::span<const Key>> keys(tables_.size());
   uint64_t rows_missing = 0;
@@ -154,12 +154,27 @@ absl::Status HotRows::FinishPull(PreparedBatch* batch) {
 }
 
 absl::Status HotRows::PushEarly(const PreparedBatch& batch, double learning_rate_factor) {
-  leaving_ = {.step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor};
+  leaving_known_.emplace();
+  side_.Start(
+      [this, step = PsPush::Step{
+                 .step = batch.batch.step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor}] {
+        left_ = TakeLeaving();
+        const bool push_now = pushed_early_;
+        leaving_known_->Notify();
+        if (push_now) Return(step);
+      });
   return absl::OkStatus();
 }
 
+absl::Status HotRows::AwaitLeaving() {
+  if (!leaving_known_.has_value()) return absl::OkStatus();
+  leaving_known_->WaitForNotification();
+  leaving_known_.reset();
+  return left_;
+}
+
 absl::Status HotRows::TakeLeaving() {
-  const PsPush::Step step = *std::exchange(leaving_, std::nullopt);
+  pushed_early_ = false;
   outgoing_.Clear();
   uint64_t evicted = 0;
   uint64_t beside = 0;
@@ -171,8 +186,6 @@ absl::Status HotRows::TakeLeaving() {
     evicted += leaving.evicted.size();
     beside += leaving.beside.size();
   }
-  pushed_early_ = beside == 0;
-  if (pushed_early_) StartReturn(step);
   metrics_.hot_row_evictions.Add(static_cast<double>(evicted));
   returning_ = std::make_unique<KeyFilter>(evicted + beside);
   for (size_t s = 0; s < shares_.size(); ++s) {
@@ -182,6 +195,7 @@ absl::Status HotRows::TakeLeaving() {
     });
     for (const RowName& name : beside_[s]) returning_->Add(name.table, std::span(&name.key, 1));
   }
+  pushed_early_ = beside == 0;
   return absl::OkStatus();
 }
 
@@ -200,29 +214,28 @@ absl::Status HotRows::StartSkip(const PreparedBatch& batch) {
 }
 
 absl::Status HotRows::PushBeside(const PsPush::Step& step) {
-  if (leaving_.has_value()) RETURN_IF_ERROR(TakeLeaving());
+  RETURN_IF_ERROR(AwaitLeaving());
   if (pushed_early_) return absl::OkStatus();
+  side_.Wait();
   for (size_t s = 0; s < shares_.size(); ++s) {
     ASSIGN_OR_RETURN(const std::span<const char> records, store_->CopyBeside(s));
     AddOutgoing(beside_[s], records);
   }
-  StartReturn(step);
+  side_.Start([this, step] { Return(step); });
   return absl::OkStatus();
 }
 
-void HotRows::StartReturn(const PsPush::Step& step) {
-  side_.Start([this, step] {
-    for (size_t s = 0; s < shares_.size(); ++s) {
-      const std::span<const char> records = store_->LeavingRecords(s);
-      const uint64_t record_bytes = LayoutOf(s).record_bytes();
-      for (const uint32_t t : shares_[s].tables) {
-        const std::span<const Key> keys = evicted_[s].of(t);
-        outgoing_.AddAll(t, keys, records.subspan(evicted_[s].begins[t] * record_bytes, keys.size() * record_bytes));
-      }
+void HotRows::Return(const PsPush::Step& step) {
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    const std::span<const char> records = store_->LeavingRecords(s);
+    const uint64_t record_bytes = LayoutOf(s).record_bytes();
+    for (const uint32_t t : shares_[s].tables) {
+      const std::span<const Key> keys = evicted_[s].of(t);
+      outgoing_.AddAll(t, keys, records.subspan(evicted_[s].begins[t] * record_bytes, keys.size() * record_bytes));
     }
-    outgoing_.Pack();
-    push_.StartReturn(step, outgoing_.partition(), outgoing_.views());
-  });
+  }
+  outgoing_.Pack();
+  push_.StartReturn(step, outgoing_.partition(), outgoing_.views());
 }
 
 absl::Status HotRows::AwaitPush() {

@@ -11,9 +11,9 @@
 //
 // Rows of the batch in work are pinned: the cache evicts only what the step in work does not use. What a step's push
 // returns is known before the next batch is looked up, so that a row on its way back is pulled late, behind the push.
-// Where no row lies beside the cache, that push does not depend on the step: it goes out while the step computes,
-// beside a GPU on a thread of its own, and then the next step's rows, late ones too, can be here before the step is
-// over. Records are written by servers, and sent from, where the store has them.
+// Where no row lies beside the cache, that push does not depend on the step: it goes out as soon as the step's rows are
+// in place, beside a GPU on a thread of its own, and then the next step's rows, late ones too, can be here before the
+// step is over. Records are written by servers, and sent from, where the store has them.
 //
 // Nothing here changes a number: a row has the same updates in the same order as on a server (embedding/apply.h).
 
@@ -23,6 +23,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "embedding/key_filter.h"
 #include "embedding/row_cache.h"
 #include "embedding/table_spec.h"
@@ -47,7 +48,7 @@ class HotRows final : public StepRows {
     HotRowStore* store;                   // Of the shares.
     PsClient* client;                     // Its tables have record_floats.
     bool ahead;                           // As in MakeServerRows.
-    int return_cores;                     // That may be busy with a push, beside the step's thread; 0: that one is.
+    int return_cores;  // That may be busy with what leaves, beside the step's thread; 0: that one is.
     const WorkerMetrics* metrics;
   };
   explicit HotRows(const Parts& parts);
@@ -74,11 +75,13 @@ class HotRows final : public StepRows {
   const RowLayout& LayoutOf(size_t share) const { return layouts_[shares_[share].tables[0]]; }
   // Waits for the pull, and gives its rows to the store.
   absl::Status TakeArrivals();
-  // Learns from the store what the step in work has driven out, and sends it if no row lies beside the cache.
+  // Learns from the store what the step in work has driven out. On the side thread.
   absl::Status TakeLeaving();
+  // Waits until that is known.
+  absl::Status AwaitLeaving();
   void AddOutgoing(std::span<const RowName> names, std::span<const char> records /*[names, slot_bytes]*/);
-  // Sends the rows that were evicted, and what was added to outgoing_.
-  void StartReturn(const PsPush::Step& step);
+  // Sends the rows that were evicted, and what was added to outgoing_. On the side thread.
+  void Return(const PsPush::Step& step);
   absl::Status AwaitPush();
   // Unless the push has gone out early: adds the rows beside the cache, and sends it.
   absl::Status PushBeside(const PsPush::Step& step);
@@ -92,15 +95,17 @@ class HotRows final : public StepRows {
   HotRowStore* const store_;
   uint64_t bytes_ = 0;  // Of the caches.
 
-  HotRowStore::Looked looked_;                // Of the batch whose pull has started last.
-  Incoming incoming_;                         // Of the same.
-  std::vector<KeysByTable> evicted_;          // [shares]: by the step in work,
-  std::vector<std::vector<RowName>> beside_;  // and its rows beside the cache.
-  std::optional<PsPush::Step> leaving_;       // Of the step in work, until TakeLeaving.
-  bool pushed_early_ = false;                 // The present step's push is under way or over: none is beside.
-  std::unique_ptr<KeyFilter> returning_;      // The keys of the present step's push. Null before the first.
+  HotRowStore::Looked looked_;  // Of the batch whose pull has started last.
+  Incoming incoming_;           // Of the same.
+  // Of the side thread between PushEarly and AwaitLeaving:
+  std::vector<KeysByTable> evicted_;                 // [shares]: by the step in work,
+  std::vector<std::vector<RowName>> beside_;         // and its rows beside the cache.
+  bool pushed_early_ = false;                        // The present step's push is under way or over: none is beside.
+  std::unique_ptr<KeyFilter> returning_;             // The keys of the present step's push. Null before the first.
+  absl::Status left_;                                // What TakeLeaving returned.
+  std::optional<absl::Notification> leaving_known_;  // None: that has been waited for.
   PsPull pull_;
-  // Of the side thread between StartReturn and FinishPush:
+  // Of the side thread between PushEarly and FinishPush:
   OutgoingRecords outgoing_;
   PsPush push_;
   SideThread side_;  // Last: it uses the others.
