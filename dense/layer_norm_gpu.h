@@ -7,8 +7,8 @@
 // Matrices and the norm's weight and bias are GPU memory with elements of the precision's type; arithmetic is in float,
 // and each result is rounded once. Moments and gradients of parameters are float32. 0 rows are legal. Queued on
 // `stream`, without allocation or synchronisation, so a graph can record it. Two runs are bit-equal. Rows of at most 16
-// KiB that are whole multiples of 16 bytes, at multiples of 16 bytes, are read once, at the speed of the memory;
-// others several times.
+// KiB that are whole multiples of 16 bytes, at multiples of 16 bytes, are read from GPU memory once; others several
+// times.
 
 #include <cstddef>
 #include <cstdint>

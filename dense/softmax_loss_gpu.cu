@@ -10,10 +10,9 @@
 namespace sparrow {
 namespace {
 
-constexpr int kBlockMax = 1024;
-constexpr int kUnroll = 4;                               // Packs of a thread whose reads are in flight.
-constexpr size_t kSharedBytesMax = size_t{224} << 10;    // Of a row; Hopper has 227 KiB for a block.
-constexpr size_t kSharedBytesOfTwo = size_t{112} << 10;  // The same where a multiprocessor has two blocks.
+constexpr int kBlockMax = 512;
+constexpr int kUnroll = 4;                             // Packs of a thread whose reads are in flight.
+constexpr size_t kSharedBytesMax = size_t{224} << 10;  // Of a row; Hopper has 227 KiB for a block.
 
 constexpr float kLog2E = 1.44269504f;
 
@@ -30,7 +29,7 @@ struct Arguments {
 // for `most` that keeps terms in range, as long as all terms of a sum have the same.
 template <typename T>
 __device__ float Scaled(float most) {
-  return sizeof(T) == 4 ? most : most * kLog2E;
+  return sizeof(T) == 4 ? most : __fmul_rn(most, kLog2E);  // Never fused with what follows: equal ones must cancel.
 }
 template <typename T>
 __device__ float Power(float exponent) {
@@ -51,11 +50,12 @@ struct SoftmaxSums {
   float sum = 0;
 };
 
+// The same whichever comes first, bit for bit: nothing is fused.
 template <typename T>
 __device__ SoftmaxSums Combined(SoftmaxSums a, SoftmaxSums b) {
-  const float most = fmaxf(a.most, b.most);
-  return {most, a.sum * Power<T>(Scaled<T>(a.most) - Scaled<T>(most)) +
-                    b.sum * Power<T>(Scaled<T>(b.most) - Scaled<T>(most))};
+  const float most = fmaxf(a.most, b.most), scaled = Scaled<T>(most);
+  return {most, __fmul_rn(a.sum, Power<T>(Scaled<T>(a.most) - scaled)) +
+                    __fmul_rn(b.sum, Power<T>(Scaled<T>(b.most) - scaled))};
 }
 
 template <typename T>
@@ -101,7 +101,7 @@ __device__ float LossOf(SoftmaxSums sums, float target) {
 // makes the gradients of it: from shared memory with kShared, else from GPU memory again, which has much of it in L2.
 // Bytes moved: the row read and, where gradients are wanted, written; 6 for target and loss. Bound by HBM.
 template <typename T, bool kWhole, bool kShared>
-__global__ void __launch_bounds__(kBlockMax, 1) SoftmaxLossKernel(Arguments a) {
+__global__ void __launch_bounds__(kBlockMax, 2) SoftmaxLossKernel(Arguments a) {
   constexpr int kCount = kWidth<T>;
   extern __shared__ uint4 kept_memory[];  // [packs of the classes]
   RowPack<T>* const kept = reinterpret_cast<RowPack<T>*>(kept_memory);
@@ -174,8 +174,7 @@ __global__ void __launch_bounds__(kSumBlock) SumLossesKernel(const float* row_lo
 // Threads of a block: the same for rows of one extent on every GPU, as sums depend on it.
 int BlockOf(int64_t packs) {
   const int64_t wanted = (packs + 2 * kUnroll - 1) / (2 * kUnroll);  // A thread loops twice.
-  const int64_t most = packs * sizeof(uint4) > kSharedBytesOfTwo ? kBlockMax : kBlockMax / 2;
-  return static_cast<int>(std::clamp<int64_t>((wanted + 31) / 32 * 32, 32, most));
+  return static_cast<int>(std::clamp<int64_t>((wanted + 31) / 32 * 32, 32, kBlockMax));
 }
 
 }  // namespace

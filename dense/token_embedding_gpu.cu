@@ -193,15 +193,23 @@ __global__ void __launch_bounds__(kTileBlock, 5) TokenTilesKernel(BackwardArgume
   }
 }
 
+constexpr int kRunBlock = 512;
 constexpr int kRunGroups = 8;  // Threads with the same columns, which take every eighth tile.
-constexpr int kRunColumns = kBlock / kRunGroups;
+constexpr int kRunLanes = kRunBlock / kRunGroups;
+constexpr int kRunColumns = 4;  // Of a thread.
+
+// from[e] for e < left, else 0. whole: all of them, at a multiple of 16 bytes.
+__device__ float4 ReadFloats(const float* from, int64_t left, bool whole) {
+  if (whole) return *reinterpret_cast<const float4*>(from);
+  return {from[0], left > 1 ? from[1] : 0.0f, left > 2 ? from[2] : 0.0f, left > 3 ? from[3] : 0.0f};
+}
 
 // A block a tile; those in which no run of several tiles begins end at once, the others add up that run's partial sums.
 // Bytes moved: 4 a partial sum, in L2, and 8 a column of each token. Bound by latency.
-__global__ void __launch_bounds__(kBlock) TokenRunsKernel(BackwardArguments a) {
+__global__ void __launch_bounds__(kRunBlock) TokenRunsKernel(BackwardArguments a) {
   WaitForPrevious();
   LetNextStart();
-  __shared__ float sums[kRunGroups][kRunColumns];
+  __shared__ float4 sums[kRunGroups][kRunLanes];
   __shared__ int64_t run_end;
   const int64_t n = a.x_gradients.rows, width = a.x_gradients.cols;
   const int64_t tile = blockIdx.x, begin = tile * kTile, end = begin + kTile;
@@ -223,20 +231,28 @@ __global__ void __launch_bounds__(kBlock) TokenRunsKernel(BackwardArguments a) {
   }
   __syncthreads();
   const int64_t tiles = (run_end - 1) / kTile - tile;  // Behind this one.
-  const int group = threadIdx.x / kRunColumns, lane = threadIdx.x % kRunColumns;
-  for (int64_t first = 0; first < width; first += kRunColumns) {
-    const int64_t column = first + lane;
-    float sum = 0;
-    if (column < width) {
-      if (group == 0) sum = a.partials[(2 * tile + 1) * width + column];
+  const int group = threadIdx.x / kRunLanes, lane = threadIdx.x % kRunLanes;
+  const bool whole = width % kRunColumns == 0;
+  for (int64_t first = 0; first < width; first += kRunLanes * kRunColumns) {
+    const int64_t column = first + lane * kRunColumns, left = width - column;
+    float4 sum = {0, 0, 0, 0};
+    if (left > 0) {
+      if (group == 0) sum = ReadFloats(a.partials + (2 * tile + 1) * width + column, left, whole);
 #pragma unroll 8
-      for (int64_t i = group; i < tiles; i += kRunGroups) sum += a.partials[2 * (tile + 1 + i) * width + column];
+      for (int64_t i = group; i < tiles; i += kRunGroups) {
+        const float4 more = ReadFloats(a.partials + 2 * (tile + 1 + i) * width + column, left, whole);
+        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+      }
     }
     sums[group][lane] = sum;
     __syncthreads();
-    if (group == 0 && column < width) {
-      for (int g = 1; g < kRunGroups; ++g) sum += sums[g][lane];
-      *ElementAt<float>(a.gradients, token, column) += sum;
+    if (group == 0 && left > 0) {
+      for (int g = 1; g < kRunGroups; ++g) {
+        const float4 more = sums[g][lane];
+        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+      }
+      const float values[kRunColumns] = {sum.x, sum.y, sum.z, sum.w};
+      PutFloats<true>(ElementAt<float>(a.gradients, token, column), left, values);
     }
     __syncthreads();  // The sums have been used.
   }
@@ -359,7 +375,7 @@ void TokenEmbeddingBackwardGpu::Run(Precision precision, int64_t length, const D
       const int block = static_cast<int>(std::min<int64_t>(kTileBlock, (packs + 31) / 32 * 32));
       Launch(whole ? TokenTilesKernel<T, true> : TokenTilesKernel<T, false>, tiles * column_blocks, block, stream, a,
              column_blocks);
-      LaunchEarly(TokenRunsKernel, tiles, kBlock, stream, a);
+      LaunchEarly(TokenRunsKernel, tiles, kRunBlock, stream, a);
     }
     a.gradients = position_gradients;
     const int64_t column_blocks = (packs + kPositionPacks - 1) / kPositionPacks;
