@@ -14,8 +14,9 @@ constexpr size_t kForwardSharedBytes = size_t{kBoxBytes} * kPieces*(Cut::kGroups
                                        1024;
 
 // A block has 64 queries a group of one head; those of the end, which meet most keys, start first. Bytes moved: qkv
-// once and y once; keys and values once more, from L2, for each block of a head. Bound at head width 64 by exponentials
-// and tensor cores alike: a weight takes a sixteenth of a multiprocessor's cycle of each.
+// once and y once; keys and values once more, from L2, for each block of a head. At head width 64 a weight takes a
+// sixteenth of a multiprocessor's cycle of the tensor cores and as much of what computes exponentials; each is busy for
+// about two fifths of the time. Waiting binds: for results, and a fifth of the time at barriers.
 template <typename T, int kPieces, typename Cut, bool kDropout>
 __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
     AttentionForwardKernel(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap y,

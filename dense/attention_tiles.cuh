@@ -55,14 +55,6 @@ constexpr int64_t PaddedLength(int64_t length) { return (length + kBox - 1) / kB
 
 // How the copy engine sees a matrix of [sequences * length, heads * head_width].
 inline CUtensorMap HeadsMapOf(const DeviceMatrix& matrix, Precision precision, const AttentionShape& shape) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    CHECK_CUDA(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result));
-    CHECK(result == cudaDriverEntryPointSuccess);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
   CUtensorMap map;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(shape.head_width),
                               static_cast<cuuint64_t>(matrix.cols / shape.head_width),
@@ -74,9 +66,9 @@ inline CUtensorMap HeadsMapOf(const DeviceMatrix& matrix, Precision precision, c
   const cuuint32_t steps[] = {1, 1, 1, 1};
   const CUtensorMapDataType type =
       precision == Precision::kBfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult status =
-      encode(&map, type, 4, matrix.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = TensorMapEncoder()(&map, type, 4, matrix.data, sizes, strides, box, steps,
+                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(status == CUDA_SUCCESS) << "a tensor map of " << matrix.rows << " x " << matrix.cols << " with stride "
                                 << matrix.stride << " in heads of " << shape.head_width << ": error "
                                 << static_cast<int>(status);

@@ -114,9 +114,9 @@ __device__ inline float4 LoadFrom(int block, uint32_t address) {
   return four;
 }
 
-// How the copy engine sees a matrix: boxes of 64 columns, swizzled, 0 beyond its edges.
-inline CUtensorMap MapOf(const DeviceMatrix& matrix, uint32_t box_rows) {
-  static const auto encode = [] {
+// The driver's function that makes tensor maps.
+inline PFN_cuTensorMapEncodeTiled_v12000 TensorMapEncoder() {
+  static const auto encoder = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
     CHECK_CUDA(
@@ -124,14 +124,19 @@ inline CUtensorMap MapOf(const DeviceMatrix& matrix, uint32_t box_rows) {
     CHECK(result == cudaDriverEntryPointSuccess);
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
   }();
+  return encoder;
+}
+
+// How the copy engine sees a matrix: boxes of 64 columns, swizzled, 0 beyond its edges.
+inline CUtensorMap MapOf(const DeviceMatrix& matrix, uint32_t box_rows) {
   CUtensorMap map;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols), static_cast<cuuint64_t>(matrix.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.stride) * 2};
   const cuuint32_t box[] = {64, box_rows};
   const cuuint32_t steps[] = {1, 1};
-  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix.data, sizes, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = TensorMapEncoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix.data, sizes, strides,
+                                             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(status == CUDA_SUCCESS) << "a tensor map of " << matrix.rows << " x " << matrix.cols << " with stride "
                                 << matrix.stride << ": error " << static_cast<int>(status);
   return map;
