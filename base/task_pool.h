@@ -28,7 +28,8 @@ class TaskPool {
 
   // Calls body(task) for each task in [0, tasks) on the calling thread and on helpers, on `threads` threads at most;
   // returns when all have ended. Tasks are begun in their order. In a task ParallelFor has one thread, and Run, of any
-  // pool, too. What `body` did is seen after Run. REQUIRES: threads > 0.
+  // pool, too, unless the calling thread does all tasks alone. What `body` did is seen after Run. REQUIRES: threads >
+  // 0.
   void Run(size_t tasks, int threads, absl::FunctionRef<void(size_t task)> body);
 
  private:

@@ -144,16 +144,12 @@ absl::Status Job::NotePull(const v1::PullRequest& request, WaitingPulls* ready) 
     }
     pulls = pulls_[request.step() - applied_];
   }
-  uint64_t keys = 0;
-  // What a lone worker has borrowed for a step is noted as lent, exactly, before it asks for the rows of the next one.
-  if (!request.records() || spec_.workers > 1) {
-    const std::vector<int64_t> counts = RowsOfTables(request.tables());
-    ForEachTable(environment_.task_pool.get(), counts, [&](size_t i) {
-      const v1::TableKeys& table = request.tables(static_cast<int>(i));
-      pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));
-    });
-    keys = static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
-  }
+  const std::vector<int64_t> counts = RowsOfTables(request.tables());
+  ForEachTable(environment_.task_pool.get(), counts, [&](size_t i) {
+    const v1::TableKeys& table = request.tables(static_cast<int>(i));
+    pulls->filter().Add(table.table(), ViewAs<Key>(table.keys()));
+  });
+  const auto keys = static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(pulls->Note(request.context().worker(), request.part(), request.parts(), keys));
   TakeReady(ready);

@@ -64,13 +64,15 @@ bool LentRows::Reserve(uint64_t more, Stripe* stripe) {
 
 std::optional<uint64_t> LentRows::Lend(uint32_t s, Keys keys, Group group, std::span<const uint8_t> except,
                                        uint64_t step) {
-  if (group.empty()) return 0;
+  const auto left_out = [&](uint32_t position) { return !except.empty() && except[position] != 0; };
+  const size_t wanted = group.size() - static_cast<size_t>(std::ranges::count_if(group, left_out));
+  if (wanted == 0) return 0;
   Stripe& stripe = stripes_[s % kStripes];
   absl::MutexLock lock(&stripe.mu);
-  if (!Reserve(group.size(), &stripe)) return std::nullopt;
+  if (!Reserve(wanted, &stripe)) return std::nullopt;
   uint64_t lent = 0;
   stripe.ForEachSlot(keys, group, [&](uint32_t position, size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mu) {
-    if (!except.empty() && except[position] != 0) return true;
+    if (left_out(position)) return true;
     if (stripe.slots[at].version == 0) ++lent;
     stripe.slots[at] = {.key = keys[position], .version = step + 1};
     return true;

@@ -306,24 +306,6 @@ TEST_F(LoansTest, AnAnswerAheadLeavesOutWhatThePushMayReturn) {
 }
 
 // Rows go and come in parts, from several threads and each part twice, while those of the next step are pulled.
-// A filter that is sometimes wrong would leave some of so many pending.
-TEST_F(LoansTest, AnAnswerAheadHasEveryRowThatTheLoneWorkerDidNotBorrow) {
-  job_.prefetch = true;
-  Open();
-  std::vector<Key> now(20'000), next(20'000);
-  for (size_t i = 0; i < now.size(); ++i) now[i] = i;
-  for (size_t i = 0; i < next.size(); ++i) next[i] = i + now.size() - 3;
-  MustBorrow(0, now);
-  v1::PullRequest ahead = Borrow(1, {{0, next}});
-  ahead.set_ahead(true);
-  PullInFlight early(server_.shard.get(), ahead);
-  ASSERT_TRUE(early.Wait().ok()) << early.Wait();
-  const uint32_t borrowed[] = {0, 1, 2};
-  EXPECT_EQ(early.response().tables(0).pending(),
-            std::string(reinterpret_cast<const char*>(borrowed), sizeof(borrowed)));
-  EXPECT_EQ(Lent(), now.size() + next.size() - 3);
-}
-
 TEST_F(LoansTest, PartsFromManyThreadsAndPullsBesideThemLoseNoRow) {
   constexpr uint32_t kParts = 8;
   constexpr uint64_t kSteps = 60;
