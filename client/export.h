@@ -4,8 +4,11 @@
 // A checkpoint as files that other programs read without Sparrow:
 //
 //   model.json         what the model is, and everything needed to compute a prediction (deploy/export/predict.py does)
-//   dense.safetensors  the dense parameters; of a language model model.safetensors and config.json, as the hub has
-//   GPT-2 TABLE.ids.npy      uint64 [n], ascending TABLE.rows.npy     float32 [n, dim]: the weights of these ids
+//   dense.safetensors  the dense parameters
+//   TABLE.ids.npy      uint64 [n], ascending
+//   TABLE.rows.npy     float32 [n, dim]: the weights of these ids
+//
+// Of a language model, model.safetensors and config.json as the hub has GPT-2's, in place of dense.safetensors.
 //
 // Optimizer state stays behind. A row that no step has touched is not in the table's files: model.json has the rule of
 // its initial value.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -495,6 +496,18 @@ absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& co
     return absl::InvalidArgumentError(
         absl::StrCat("model.gpt2.width is ", config.width(), "; on a GPU it is a multiple of ", kColumnsMultiple));
   }
+  const AttentionShape largest{.sequences = options.sequences_max,
+                               .length = config.context(),
+                               .heads = config.heads(),
+                               .head_width = config.width() / config.heads()};
+  const auto micro_batch = [&] {
+    return absl::StrCat(largest.sequences, " windows of ", largest.length, " tokens at a time");
+  };
+  if (largest.rows() > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(micro_batch(), " are ", largest.rows(), ", and a GPU takes ",
+                                                   std::numeric_limits<int32_t>::max(),
+                                                   " at most; lower train.micro_batch_size"));
+  }
   const Gpt2Layout layout(config);
   ASSIGN_OR_RETURN(
       DeviceParameters made,
@@ -506,18 +519,16 @@ absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& co
   if (!products.has_value()) {
     return GpuIsOutOfMemory(absl::StrCat("matrix products work in ", kProductsWorkspaceBytes, " bytes"));
   }
-  const AttentionShape largest{.sequences = options.sequences_max,
-                               .length = config.context(),
-                               .heads = config.heads(),
-                               .head_width = config.width() / config.heads()};
   std::optional<AttentionGpu> attention = AttentionGpu::Make(largest, options.precision, options.deterministic, stream);
   if (!attention.has_value()) {
-    return GpuIsOutOfMemory(absl::StrCat("attention works in ", largest.weight_rows() * 4, " bytes"));
+    return GpuIsOutOfMemory(absl::StrCat("attention keeps some 8 bytes for each of ", largest.heads, " heads and of ",
+                                         micro_batch(), "; lower train.micro_batch_size"));
   }
   std::optional<TokenEmbeddingBackwardGpu> embedding =
       TokenEmbeddingBackwardGpu::Make(largest.rows(), static_cast<int64_t>(config.width()), stream);
   if (!embedding.has_value()) {
-    return GpuIsOutOfMemory(absl::StrCat("gradients of ", largest.rows(), " tokens' vectors need some 16 bytes each"));
+    return GpuIsOutOfMemory(absl::StrCat("gradients of tokens' vectors need some ", 20 + config.width() / 4,
+                                         " bytes for each of ", micro_batch(), "; lower train.micro_batch_size"));
   }
   auto gpt2 = std::make_unique<Gpt2Gpu>(config, options, layout, std::move(parameters), *std::move(products),
                                         *std::move(attention), *std::move(embedding));

@@ -20,6 +20,7 @@ constexpr Peak kPeaks[] = {
 }  // namespace
 
 double PeakFlops(std::string_view gpu, Precision precision) {
+  if (gpu.find(" MIG ") != std::string_view::npos) return 0;  // A part of one.
   for (const Peak& peak : kPeaks) {
     if (!gpu.starts_with(peak.name)) continue;
     if (ElementBytes(precision) == 2) return peak.bits_16 * 1e12;

@@ -46,12 +46,12 @@ class LanguageTrainer {
     double update_seconds = 0;
   };
   // This worker's part of a step, micro batch by micro batch; then gradients are summed over all workers, divided by
-  // the targets of all, clipped and applied, the same on each. Each worker sums, and finds the norm of, its slice of
-  // the gradients (dense/collective.h: EvenSlices). Then it has all slices before it updates all parameters, or updates
-  // its slice and has all slices of those (TrainConfig.zero): to the bit the same, but for LAMB's ratios, whose sums
-  // have another order, and for GRADIENTS with more than one micro batch, which sums over workers first. A batch
-  // without sequences is legal; a step without any changes nothing. InvalidArgument: the loss or the norm is not
-  // finite; nothing has changed. Cancelled: stopped before anything was reduced. Errors of the collective.
+  // the targets of all, clipped and applied, the same on each. On CPUs each worker sums, and finds the norm of, its
+  // slice of the gradients (dense/collective.h: EvenSlices). Then it has all slices before it updates all parameters,
+  // or updates its slice and has all slices of those (TrainConfig.zero): to the bit the same, but for LAMB's ratios,
+  // whose sums have another order, and for GRADIENTS with more than one micro batch, which sums over workers first. A
+  // batch without sequences is legal; a step without any changes nothing. InvalidArgument: the loss or the norm is not
+  // finite; nothing has changed. Cancelled: stopped, and no weight has changed. Errors of the collective.
   virtual absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) = 0;
 
   // What the loss is multiplied by from the next step on: a power of two, 1 at first. Results are those of the loss
@@ -90,9 +90,10 @@ struct GpuLanguageTrainerOptions {
   std::string plan_file = "";  // Where the fastest matrix products are noted (dense/linear_gpu.h); empty: nowhere.
 };
 // On a GPU, which becomes the calling thread's; the trainer is used on that thread. The job says model, optimizer,
-// precision and what is computed again. parts.model and parts.optimizer are where it begins. All memory is taken here.
-// ResourceExhausted: memory of the GPU, with numbers. InvalidArgument: what a GPU does not compute. Unimplemented: no
-// CUDA in this build.
+// precision and what is computed again. parts.model and parts.optimizer are where it begins. All GPU memory but that of
+// recorded graphs is taken here. REQUIRES: parts.optimizer is of the whole model. ResourceExhausted: memory of the GPU,
+// with numbers. InvalidArgument: sizes that a GPU does not take. FailedPrecondition: this GPU, or cuBLASLt, cannot be
+// used. Unimplemented: LAMB, or no CUDA in this build.
 absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const LanguageTrainerParts& parts,
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options);

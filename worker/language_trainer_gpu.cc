@@ -413,12 +413,6 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
     return absl::UnimplementedError(
         "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
   }
-  if (parts.optimizer->states().size() > 0 &&
-      parts.optimizer->states()[0].values.size() != parts.model->weights().size()) {
-    return absl::UnimplementedError(absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
-                                                 ", which is for CPUs alone; leave it out, or start the workers with "
-                                                 "--device cpu"));
-  }
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), ": cuBLASLt cannot be loaded: ", absence));
   }

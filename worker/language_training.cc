@@ -115,13 +115,19 @@ class LanguageTraining final : public TrainingRun {
     }
     if (memory.total() <= static_cast<double>(available)) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "%s, and this machine has %.1f MiB available; lower train.micro_batch_size, set train.recompute to BLOCKS, "
-        "train.zero to OPTIMIZER_STATE, or take a smaller model",
-        needs, static_cast<double>(available) / kMiB));
+        "%s, and this machine has %.1f MiB available; lower train.micro_batch_size, set train.recompute to BLOCKS, %s"
+        "or take a smaller model",
+        needs, static_cast<double>(available) / kMiB,
+        in_.device.gpu.has_value() ? "" : "train.zero to OPTIMIZER_STATE, "));
   }
 
   absl::Status MakeTrainer() {
     const v1::TrainConfig& train = job_.train();
+    if (in_.device.gpu.has_value() && train.zero() != v1::TrainConfig::NONE && in_.task.workers() > 1) {
+      return absl::UnimplementedError(absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(train.zero()),
+                                                   ", which several workers do on CPUs alone; leave it out, or start "
+                                                   "the workers with --device cpu"));
+    }
     RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), *model_, OptimizersSlice()));
@@ -327,6 +333,7 @@ class LanguageTraining final : public TrainingRun {
 
   absl::Status UpdateScale(uint64_t step, const LanguageTrainer::Result& result) {
     const uint32_t scale = scaler_->state().scale;
+    if (result.refused) return absl::OkStatus();  // It says nothing of the scale.
     if (result.targets > 0 && !scaler_->Update(result.overflowed)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "step ", step, ": gradients are not finite, though the loss scale is ", scale,
