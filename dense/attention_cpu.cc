@@ -32,10 +32,12 @@ Head HeadOf(const AttentionShape& shape, ConstMatrix qkv, uint64_t first_sequenc
   return {.q = part(0), .k = part(1), .v = part(2), .first_weight = number * length * length};
 }
 
-// Calls body(sequence, head) for each on all cores.
+// Calls body(sequence, head) for each on all cores. Products inside have one thread, also where there is one head
+// alone: with more, some of oneDNN's kernels sum in another order.
 template <typename Body>
 void ForEachHead(const AttentionShape& shape, const Body& body) {
   ParallelFor(shape.sequences * shape.heads, 1, [&](int64_t begin, int64_t end) {
+    const ScopedThreads one(1);
     for (int64_t i = begin; i < end; ++i) body(i / shape.heads, i % shape.heads);
   });
 }
