@@ -2,10 +2,9 @@
 // handed on, so all members hold the same bits, and the same bits from run to run. Gloo reports failures by exceptions;
 // none leaves this file.
 //
-// The two halves of an all-reduce are rings of our own over Gloo's messages, because its reduce-scatter has another
+// The first half of an all-reduce is a ring of our own over Gloo's messages, because its reduce-scatter has another
 // order than its all-reduce and cuts where it likes. In N - 1 rounds each member sends a slice to the next and gets one
-// from the one before. Slice r is summed from member r + 1 on, around the ring, to member r, which keeps it; when
-// slices are gathered, it goes the same way from member r.
+// from the one before. Slice r is summed from member r + 1 on, around the ring, to member r, which keeps it.
 
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>
@@ -108,10 +107,21 @@ class GlooCollective final : public Collective {
   absl::Status AllReduceSum(std::span<double> values) override { return AllReduce("AllReduceSum", values); }
 
   absl::Status ReduceScatterSum(std::span<float> values, const SliceEnds& ends) override {
-    return Run("ReduceScatterSum", [&] { Ring<true>(values, ends); });
+    return Run("ReduceScatterSum", [&] { SumAroundRing(values, ends); });
   }
   absl::Status AllGatherSlices(std::span<float> values, const SliceEnds& ends) override {
-    return Run("AllGatherSlices", [&] { Ring<false>(values, ends); });
+    return Run("AllGatherSlices", [&] {
+      CHECK(ends.size() == size() && ends.back() == values.size());
+      if (values.empty()) return;
+      std::vector<size_t> lengths;
+      for (uint32_t r = 0; r < size(); ++r) lengths.push_back(SliceOf(ends, r).size());
+      gloo::AllgathervOptions gather(context_);  // In place, around the ring.
+      gather.setOutput(values.data(), lengths);
+      gather.setTimeout(timeout_);
+      gather.setTag(NextTag());
+      gloo::allgatherv(gather);
+      if (size() > 1) slice_bytes_sent_ += (values.size() - lengths[(rank() + 1) % size()]) * sizeof(float);
+    });
   }
   uint64_t slice_bytes_sent() const override { return slice_bytes_sent_; }
 
@@ -175,9 +185,7 @@ class GlooCollective final : public Collective {
   static constexpr uint64_t kPiecesAhead = 4;       // That are expected at a time.
   static constexpr uint8_t kRingSlotPrefix = 0x20;  // None of Gloo's own.
 
-  // kSum: pieces that come are added, else they are put in their places.
-  template <bool kSum>
-  void Ring(std::span<float> values, const SliceEnds& ends) {
+  void SumAroundRing(std::span<float> values, const SliceEnds& ends) {
     CHECK(ends.size() == size() && ends.back() == values.size());
     if (values.empty()) return;
     const uint32_t n = size();
@@ -191,22 +199,19 @@ class GlooCollective final : public Collective {
       const uint64_t begin = std::min(whole.end, whole.begin + i % pieces * kPieceFloats);
       return Slice{begin, std::min(whole.end, begin + kPieceFloats)};
     };
-    // Piece i of all rounds. The slice that is sent last and the one that comes last are the own one's neighbours.
-    const uint32_t first = rank() + n - (kSum ? 1 : 0);
+    // Piece i of all rounds. The slice that comes last is the own one.
+    const uint32_t first = rank() + n - 1;
     const auto sent = [&](uint64_t i) { return piece_of(first + n - static_cast<uint32_t>(i / pieces), i); };
     const auto received = [&](uint64_t i) { return piece_of(first + n - 1 - static_cast<uint32_t>(i / pieces), i); };
 
     const gloo::Slot slot = gloo::Slot::build(kRingSlotPrefix, NextTag());
     const auto whole = context_->createUnboundBuffer(values.data(), values.size_bytes());
-    if (kSum) pieces_.resize(kPiecesAhead * std::min(longest, kPieceFloats));
+    pieces_.resize(kPiecesAhead * std::min(longest, kPieceFloats));
     const auto landing = context_->createUnboundBuffer(pieces_.data(), pieces_.size() * sizeof(float));
-    gloo::transport::UnboundBuffer* const to = kSum ? landing.get() : whole.get();
-    const auto place_of = [&](uint64_t i) {
-      return kSum ? i % kPiecesAhead * std::min(longest, kPieceFloats) : received(i).begin;
-    };
+    const auto place_of = [&](uint64_t i) { return i % kPiecesAhead * std::min(longest, kPieceFloats); };
     const auto expect = [&](uint64_t i) {
       if (received(i).size() == 0) return;
-      to->recv(previous, slot, place_of(i) * sizeof(float), received(i).size() * sizeof(float));
+      landing->recv(previous, slot, place_of(i) * sizeof(float), received(i).size() * sizeof(float));
     };
     const uint64_t all = pieces * (n - 1);
     uint64_t sends = 0;
@@ -220,8 +225,8 @@ class GlooCollective final : public Collective {
         ++sends;
       }
       if (in.size() > 0) {
-        if (!to->waitRecv(timeout_)) throw std::runtime_error("the wait for a message was aborted");
-        if constexpr (kSum) Sum<float>(&values[in.begin], &pieces_[place_of(i)], &values[in.begin], in.size());
+        if (!landing->waitRecv(timeout_)) throw std::runtime_error("the wait for a message was aborted");
+        Sum<float>(&values[in.begin], &pieces_[place_of(i)], &values[in.begin], in.size());
       }
       if (i + kPiecesAhead < all) expect(i + kPiecesAhead);
     }
