@@ -13,6 +13,7 @@
 #include "base/cuda/device_buffer.h"
 #include "base/cuda/stream.h"
 #include "dense/dense_update.h"
+#include "dense/device_matrix.h"
 #include "dense/gradient_norm.h"
 
 namespace sparrow {
@@ -25,6 +26,11 @@ struct DenseProgress {
 };
 
 enum class WeightCopy { kNone, kBfloat16, kFloat16 };
+// What products of a precision read.
+inline WeightCopy WeightCopyOf(Precision precision) {
+  if (ElementBytes(precision) == 4) return WeightCopy::kNone;
+  return precision == Precision::kBfloat16 ? WeightCopy::kBfloat16 : WeightCopy::kFloat16;
+}
 
 // Not thread-safe; its calls are queued and all belong to one stream. The same arithmetic as the CPU half's, which
 // differs by fused multiply-add alone; two runs are bit-equal.

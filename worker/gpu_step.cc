@@ -15,14 +15,6 @@
 #include "worker/gpu_reserve.h"
 
 namespace sparrow {
-namespace {
-
-WeightCopy CopyTypeOf(Precision precision) {
-  if (ElementBytes(precision) == 4) return WeightCopy::kNone;
-  return precision == Precision::kBfloat16 ? WeightCopy::kBfloat16 : WeightCopy::kFloat16;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Make(const Parts& parts) {
   std::unique_ptr<GpuStep> step(new GpuStep(parts));
@@ -192,7 +184,7 @@ void GpuStep::QueueDenseStep() {
   }
   parts_.optimizer->Step({.weights = parameters->weights(),
                           .gradients = parameters->gradients(),
-                          .copy_type = CopyTypeOf(parts_.precision),
+                          .copy_type = WeightCopyOf(parts_.precision),
                           .copy = parameters->copy(),
                           .options = options,
                           .clip = clip,

@@ -64,8 +64,14 @@ class LanguageTrainer {
   // Operations a second that the device could do at its peak (dense/peak_flops.h). 0: not known.
   virtual double PeakFlops() const = 0;
 
-  // Afterwards the model and the optimizer that the trainer was made with are as trained.
-  virtual absl::Status CopyToModel() = 0;
+  // Afterwards the model, or the optimizer, that the trainer was made with is as trained.
+  virtual absl::Status CopyWeights() = 0;
+  virtual absl::Status CopyOptimizer() = 0;
+  absl::Status CopyToModel() {
+    absl::Status copied = CopyWeights();
+    copied.Update(CopyOptimizer());
+    return copied;
+  }
 };
 
 // All outlive the trainer.

@@ -116,7 +116,8 @@ class CpuLanguageTrainer final : public LanguageTrainer {
 
   double PeakFlops() const override { return 0; }
 
-  absl::Status CopyToModel() override { return absl::OkStatus(); }
+  absl::Status CopyWeights() override { return absl::OkStatus(); }
+  absl::Status CopyOptimizer() override { return absl::OkStatus(); }
 
  private:
   bool ShardsGradients() const { return parts_.zero == v1::TrainConfig::GRADIENTS; }

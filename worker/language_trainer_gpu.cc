@@ -46,11 +46,6 @@ constexpr size_t kPartAlignment = 256;  // Bytes, of what lies in a micro batch'
 
 size_t Aligned(size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
-WeightCopy CopyTypeOf(Precision precision) {
-  if (ElementBytes(precision) == 4) return WeightCopy::kNone;
-  return precision == Precision::kBfloat16 ? WeightCopy::kBfloat16 : WeightCopy::kFloat16;
-}
-
 class GpuLanguageTrainer final : public LanguageTrainer {
  public:
   GpuLanguageTrainer(const LanguageTrainerParts& parts, const v1::Job& job)
@@ -194,8 +189,12 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   double PeakFlops() const override { return sparrow::PeakFlops(GpuName(), precision_); }
 
-  absl::Status CopyToModel() override {
+  absl::Status CopyWeights() override {
     model_->parameters()->Get(parts_.model->weights(), stream_);
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyOptimizer() override {
     OptimizerStateFromGpu(&*optimizer_, model_->parameters()->layout(), parts_.optimizer, stream_);
     return absl::OkStatus();
   }
@@ -365,7 +364,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
     optimizer_->Step({.weights = parameters->weights(),
                       .gradients = parameters->gradients(),
-                      .copy_type = CopyTypeOf(precision_),
+                      .copy_type = WeightCopyOf(precision_),
                       .copy = parameters->copy(),
                       .options = options,
                       .clip = clip,

@@ -255,7 +255,7 @@ class LanguageTraining final : public TrainingRun {
   // That all workers have one model: at the start, whatever they have loaded, and at each evaluation and the end,
   // because a cluster whose replicas drift apart trains something else than it says.
   absl::Status CheckEqual(absl::string_view when) {
-    RETURN_IF_ERROR(trainer_->CopyToModel());
+    RETURN_IF_ERROR(trainer_->CopyWeights());
     const std::span<const float> weights = model_->weights();
     const uint64_t hash = HashBytes({reinterpret_cast<const char*>(weights.data()), weights.size_bytes()});
     ASSIGN_OR_RETURN(const std::vector<std::string> all, collective_->AllGather(absl::StrCat(absl::Hex(hash))));
@@ -347,7 +347,7 @@ class LanguageTraining final : public TrainingRun {
 
   // The loss of a step is of the weights before it: what the last one did to them is seen here, and by an evaluation.
   absl::Status CheckWeights() {
-    RETURN_IF_ERROR(trainer_->CopyToModel());
+    RETURN_IF_ERROR(trainer_->CopyWeights());
     const std::span<const float> weights = model_->weights();
     const auto wrong = std::find_if(weights.begin(), weights.end(), [](float w) { return !std::isfinite(w); });
     if (wrong == weights.end()) return absl::OkStatus();
@@ -432,9 +432,10 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  // The model is as trained: CheckEqual has copied it. Every worker calls it, for what rank 0 does not hold.
+  // The weights are as trained: CheckEqual has copied them. Every worker calls it, for what rank 0 does not hold.
   absl::Status Save() {
     const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(trainer_->CopyOptimizer());
     std::unique_ptr<DenseOptimizer> whole;
     if (job_.train().zero() != v1::TrainConfig::NONE) {
       ASSIGN_OR_RETURN(whole, GatherOptimizer(job_.train().optimizer(), *model_, optimizer_.get(), collective_.get()));
