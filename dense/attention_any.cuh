@@ -60,14 +60,7 @@ struct Place {
     return {data + sequence * a.length * stride + (part * a.heads + head) * a.head_width, stride};
   }
   __device__ Dropout DropoutOf(const Arguments<T>& a) const {
-    if (a.dropout.place == nullptr) return {};
-    const uint64_t length = static_cast<uint64_t>(a.length);
-    const uint64_t of_all =
-        (a.dropout.place->first_sequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(a.heads) +
-        static_cast<uint64_t>(head);
-    return {.stream = a.dropout.place->stream + of_all * length * length,
-            .threshold = a.dropout.threshold,
-            .scale = a.dropout.scale};
+    return a.dropout.place == nullptr ? Dropout() : a.dropout.Of(sequence, a.heads, head, a.length);
   }
 };
 

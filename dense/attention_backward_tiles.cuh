@@ -62,23 +62,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   const int first = block_first + group * kBox;  // Query.
   const int uses = (min(a.length, block_first + Cut::kGroups * kBox) + kRows - 1) / kRows;
 
-  const auto fill = [&](int i) {
-    barriers.WaitUntilEmpty(i);
-    const uint32_t full = SharedAddress(&barriers.full[i % kStages]);
-    const uint32_t to = stages + i % kStages * kStageBytes;
-    ExpectBytes(full, kStageBytes);
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-#pragma unroll
-      for (int box = 0; box < kBoxes; ++box) {
-#pragma unroll
-        for (int piece = 0; piece < kPieces; ++piece) {
-          LoadBox(to + ((part * kBoxes + box) * kPieces + piece) * kBoxBytes, &qkv, piece * kBox,
-                  (part + 1) * a.heads + head, i * kRows + box * kBox, sequence, full);
-        }
-      }
-    }
-  };
+  const auto fill = [&](int i) { LoadKeysAndValues<kPieces, Cut>(&barriers, stages, &qkv, a, sequence, head, i); };
   if (thread == 0) {
     barriers.Init(Cut::kGroups);
     const uint32_t loaded = SharedAddress(&barriers.loaded);
@@ -116,7 +100,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
     }
   }
   Dropout dropout;
-  if constexpr (kDropout) dropout = DropoutOf(a, sequence, head);
+  if constexpr (kDropout) dropout = a.dropout.Of(sequence, a.heads, head, a.length);
   float sums[kPieces][32];
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -262,7 +246,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   const uint32_t own = owned + group * 2 * kPieces * kBoxBytes;
   const int row = first + thread / 32 % 4 * 16 + lane / 4;  // The thread's keys: this one and row + 8.
   Dropout dropout;
-  if constexpr (kDropout) dropout = DropoutOf(a, sequence, head);
+  if constexpr (kDropout) dropout = a.dropout.Of(sequence, a.heads, head, a.length);
   float key_sums[kPieces][32], value_sums[kPieces][32];
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {

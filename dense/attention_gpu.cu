@@ -135,8 +135,7 @@ void CheckShape(const AttentionShape& shape, const DeviceMatrix& qkv, const Devi
 
 }  // namespace
 
-std::optional<AttentionGpu> AttentionGpu::Make(const AttentionShape& largest, Precision precision,
-                                               bool /*deterministic*/, const Stream& /*stream*/) {
+std::optional<AttentionGpu> AttentionGpu::Make(const AttentionShape& largest, Precision precision) {
   const int64_t rows = largest.sequences * largest.heads * attention_tiles::PaddedLength(largest.length);
   std::optional<DeviceBuffer<float>> numbers = DeviceBuffer<float>::Allocate(static_cast<size_t>(2 * rows));
   if (!numbers.has_value()) return std::nullopt;

@@ -17,9 +17,11 @@
 #include <utility>
 
 #include "base/cuda/device_buffer.h"
+#include "base/cuda/host_device.h"
 #include "base/cuda/stream.h"
 #include "dense/attention.h"
 #include "dense/device_matrix.h"
+#include "dense/dropout.h"
 
 namespace sparrow {
 
@@ -33,15 +35,21 @@ struct AttentionDropoutGpu {
   const DropoutPlaceGpu* place = nullptr;  // [1], GPU memory. Null: no dropout, and the rest is ignored.
   uint32_t threshold = 0;                  // As Dropout's.
   float scale = 1;
+
+  // Of one head's weights, with element t * length + u at (t, u). REQUIRES: place, on a GPU.
+  SPARROW_HOST_DEVICE Dropout Of(int64_t sequence, int64_t heads, int64_t head, int64_t length) const {
+    const uint64_t number = (place->first_sequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(heads) +
+                            static_cast<uint64_t>(head);
+    const uint64_t weights = static_cast<uint64_t>(length) * static_cast<uint64_t>(length);
+    return {.stream = place->stream + number * weights, .threshold = threshold, .scale = scale};
+  }
 };
 
 // One for each stream: calls share a workspace. Not thread-safe.
 class AttentionGpu {
  public:
   // nullopt: the GPU has not 8 bytes free for each row of weights, of lengths rounded up to a multiple of 64.
-  // Backward's sums are in a fixed order whether `deterministic` is asked for or not.
-  static std::optional<AttentionGpu> Make(const AttentionShape& largest, Precision precision, bool deterministic,
-                                          const Stream& stream);
+  static std::optional<AttentionGpu> Make(const AttentionShape& largest, Precision precision);
 
   // As AttentionForwardCpu.
   void Forward(const AttentionShape& shape, const DeviceMatrix& qkv /*[rows, 3 width]*/,

@@ -132,6 +132,28 @@ struct Barriers {
   }
 };
 
+// Use i of the ring `stages` [stage][keys, values][box][piece]: keys and values from i * kBoxes * kBox on of a head.
+template <int kPieces, typename Cut>
+__device__ inline void LoadKeysAndValues(Barriers<Cut::kStages>* barriers, uint32_t stages, const CUtensorMap* qkv,
+                                         const Arguments& a, int sequence, int head, int i) {
+  constexpr int kBoxes = Cut::kBoxes, kStageBytes = 2 * kBoxes * kPieces * kBoxBytes;
+  barriers->WaitUntilEmpty(i);
+  const uint32_t full = SharedAddress(&barriers->full[i % Cut::kStages]);
+  const uint32_t to = stages + i % Cut::kStages * kStageBytes;
+  ExpectBytes(full, kStageBytes);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        LoadBox(to + ((part * kBoxes + box) * kPieces + piece) * kBoxBytes, qkv, piece * kBox,
+                (part + 1) * a.heads + head, (i * kBoxes + box) * kBox, sequence, full);
+      }
+    }
+  }
+}
+
 // How many stages are asked for ahead of the one in use. One less than have room where that is possible: so the thread
 // that asks seldom waits for other groups.
 template <int kStages>
@@ -202,16 +224,6 @@ __device__ inline void WaitForStores() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" : : : "memory");
 }
 
-// The dropout of head `number` of all, with element t * length + u at (t, u).
-__device__ inline Dropout DropoutOf(const Arguments& a, int sequence, int head) {
-  const uint64_t length = static_cast<uint64_t>(a.length);
-  const uint64_t number =
-      (a.dropout.place->first_sequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(a.heads) +
-      static_cast<uint64_t>(head);
-  return {.stream = a.dropout.place->stream + number * length * length,
-          .threshold = a.dropout.threshold,
-          .scale = a.dropout.scale};
-}
 #endif
 
 }  // namespace sparrow::attention_tiles

@@ -193,7 +193,6 @@ class Gpt2Gpu final : public LanguageModelGpu {
                            static_cast<double>(memory_->size()) / (1 << 30), all_.logits.rows, rows_max_,
                            attention_.Describe());
   }
-  std::string DescribeProducts() const override { return products_.Describe(); }
 
  private:
   // Rows of a batch whose logits are there at one time.
@@ -519,7 +518,7 @@ absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& co
   if (!products.has_value()) {
     return GpuIsOutOfMemory(absl::StrCat("matrix products work in ", kProductsWorkspaceBytes, " bytes"));
   }
-  std::optional<AttentionGpu> attention = AttentionGpu::Make(largest, options.precision, options.deterministic, stream);
+  std::optional<AttentionGpu> attention = AttentionGpu::Make(largest, options.precision);
   if (!attention.has_value()) {
     return GpuIsOutOfMemory(absl::StrCat("attention keeps some 8 bytes for each of ", largest.heads, " heads and of ",
                                          micro_batch(), "; lower train.micro_batch_size"));

@@ -67,9 +67,8 @@ class LanguageModelGpu : public GradientSource {
   // AdamW's decay is for elements [0, decayed()) of parameters() alone.
   virtual int64_t decayed() const = 0;
 
-  // For the log: how logits and attention are computed; and each product so far, a line each.
+  // For the log: how logits and attention are computed.
   virtual std::string Describe() const = 0;
-  virtual std::string DescribeProducts() const = 0;
 
  protected:
   explicit LanguageModelGpu(std::unique_ptr<DeviceParameters> parameters) : parameters_(std::move(parameters)) {}

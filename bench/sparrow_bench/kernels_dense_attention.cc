@@ -22,7 +22,7 @@ void MeasureShape(const AttentionShape& shape, Precision precision, bool tensor_
   const OwnedMatrix qkv_gradients = random.Make(precision, rows, 3 * width);
   DeviceBuffer<float> log_sums = Allocate<float>(static_cast<size_t>(shape.weight_rows()));
   const DeviceBuffer<DropoutPlaceGpu> place = Upload(std::vector<DropoutPlaceGpu>{{.stream = 77}}, stream);
-  std::optional<AttentionGpu> attention = AttentionGpu::Make(shape, precision, /*deterministic=*/true, stream);
+  std::optional<AttentionGpu> attention = AttentionGpu::Make(shape, precision);
   CHECK(attention.has_value()) << "no GPU memory for the workspace of attention";
   AttentionDropoutGpu drops;
   if (dropout > 0) {

@@ -117,8 +117,8 @@ class OnDevice {
   DeviceBuffer<DropoutPlaceGpu> place_;
 };
 
-AttentionGpu MakeFor(const AttentionShape& shape, Precision precision, const Stream& stream) {
-  std::optional<AttentionGpu> attention = AttentionGpu::Make(shape, precision, /*deterministic=*/true, stream);
+AttentionGpu MakeFor(const AttentionShape& shape, Precision precision) {
+  std::optional<AttentionGpu> attention = AttentionGpu::Make(shape, precision);
   CHECK(attention.has_value()) << "no GPU memory";
   return std::move(*attention);
 }
@@ -146,7 +146,7 @@ double ToleranceOf(Precision precision) { return ElementBytes(precision) == 4 ? 
 
 void ExpectTwinsAgree(const Case& c, const AttentionShape& largest, int64_t gap) {
   const Stream stream;
-  AttentionGpu attention = MakeFor(largest, c.precision, stream);
+  AttentionGpu attention = MakeFor(largest, c.precision);
   SCOPED_TRACE(attention.Describe());
   OnDevice device(c, gap, stream);
   device.Forward(&attention, stream);
@@ -185,7 +185,7 @@ TEST_P(AttentionGpuTest, TwinsAgreeWithRowsAtAnyPlace) {
 TEST_P(AttentionGpuTest, TwoRunsAreBitEqual) {
   const auto& [precision, size] = GetParam();
   const Stream stream;
-  AttentionGpu attention = MakeFor(size.shape, precision, stream);
+  AttentionGpu attention = MakeFor(size.shape, precision);
   const Case c(size.shape, precision, size.dropout);
   const auto run = [&] {
     OnDevice device(c, 8, stream);
@@ -216,7 +216,7 @@ TEST_F(AttentionGpuOnce, HugeScoresDoNotOverflow) {
     SCOPED_TRACE(testing::NameOf(precision));
     const Stream stream;
     const Case c({.sequences = 2, .length = 150, .heads = 2, .head_width = 64}, precision, 0, 100);
-    AttentionGpu attention = MakeFor(c.shape, precision, stream);
+    AttentionGpu attention = MakeFor(c.shape, precision);
     OnDevice device(c, 0, stream);
     device.Forward(&attention, stream);
     device.Backward(&attention, stream);
@@ -241,7 +241,7 @@ TEST_F(AttentionGpuOnce, NanStaysInItsHead) {
       OnDevice device(c, 0, stream);
       const uint32_t nan = ElementBytes(precision) == 4 ? 0x7fc00000 : 0x7fc07fc0;
       device.SetQuery(70 + 69, head_width, nan, stream);  // The middle sequence's last row, the middle head.
-      AttentionGpu attention = MakeFor(c.shape, precision, stream);
+      AttentionGpu attention = MakeFor(c.shape, precision);
       device.Forward(&attention, stream);
       device.Backward(&attention, stream);
       const std::vector<float> y = device.y(stream), gradients = device.qkv_gradients(stream);
@@ -263,7 +263,7 @@ TEST_F(AttentionGpuOnce, AGraphReplaysThemWithTheDropoutOfAnotherPlace) {
     SCOPED_TRACE(testing::NameOf(precision));
     const Stream stream;
     const Case c({.sequences = 2, .length = 100, .heads = 2, .head_width = 64}, precision, 0.3);
-    AttentionGpu attention = MakeFor(c.shape, precision, stream);
+    AttentionGpu attention = MakeFor(c.shape, precision);
     OnDevice device(c, 0, stream);
     const Graph graph(stream, [&] {
       device.Forward(&attention, stream);
@@ -286,7 +286,7 @@ TEST_F(AttentionGpuOnce, KernelsStateTheirCosts) {
   for (const int64_t head_width : {64, 5}) {
     const Stream stream;
     const Case c({.sequences = 2, .length = 100, .heads = 2, .head_width = head_width}, Precision::kBfloat16, 0.3);
-    AttentionGpu attention = MakeFor(c.shape, c.precision, stream);
+    AttentionGpu attention = MakeFor(c.shape, c.precision);
     OnDevice device(c, 0, stream);
     ExpectStatedCosts([&] {
       device.Forward(&attention, stream);
@@ -297,11 +297,10 @@ TEST_F(AttentionGpuOnce, KernelsStateTheirCosts) {
 }
 
 TEST_F(AttentionGpuOnce, DescriptionNamesTheHeadAndTheKernels) {
-  const Stream stream;
   const AttentionShape shape = {.sequences = 1, .length = 8, .heads = 1, .head_width = 5};
-  EXPECT_EQ(MakeFor(shape, Precision::kBfloat16, stream).Describe(),
+  EXPECT_EQ(MakeFor(shape, Precision::kBfloat16).Describe(),
             "attention of head width 5: plain arithmetic, as the head width is no multiple of 8 up to 128");
-  EXPECT_EQ(MakeFor(shape, Precision::kFloat32, stream).Describe(),
+  EXPECT_EQ(MakeFor(shape, Precision::kFloat32).Describe(),
             "attention of head width 5: plain arithmetic, as numbers have 32 bits");
 }
 
