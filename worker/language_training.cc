@@ -307,7 +307,7 @@ class LanguageTraining final : public TrainingRun {
       }
       metrics_.slice_bytes.Add(static_cast<double>(
           collective_->slice_bytes_sent() - std::exchange(slice_bytes_counted_, collective_->slice_bytes_sent())));
-      Book(batch, result, steps_total);
+      Book(batch, result, steps_total, seconds);
       metrics_.input_bytes.Add(
           static_cast<double>(train_->bytes_read() - std::exchange(bytes_counted, train_->bytes_read())));
       const uint64_t every = job_.eval().every_steps();
@@ -368,7 +368,8 @@ class LanguageTraining final : public TrainingRun {
     return std::min(total, steps_end_);
   }
 
-  void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total) {
+  void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total,
+            const std::array<double, kStepParts>& seconds) {
     cursor_.Pass(batch.step, batch.epoch, batch.windows_in_epoch, batch.last_in_epoch);
     // Of a step that was refused: a loss that is no number would make means of several steps none.
     const bool counts = std::isfinite(result.loss_sum);
@@ -380,7 +381,8 @@ class LanguageTraining final : public TrainingRun {
                   .loss_sum = counts ? result.loss_sum : 0,
                   .skipped = result.refused || result.overflowed,
                   .gradient_norm = std::isfinite(result.gradient_norm) ? result.gradient_norm : 0,
-                  .peak_samples_per_second = peak_tokens_per_second_});
+                  .peak_samples_per_second = peak_tokens_per_second_,
+                  .seconds = seconds});
     metrics_.steps.Increment();
     metrics_.samples.Add(static_cast<double>(batch.tokens.size()));
     metrics_.rows_read.Add(static_cast<double>(batch.tokens.size()));

@@ -132,6 +132,7 @@ TEST_F(LanguageTraining, LearnsWhatCanBeLearnt) {
   EXPECT_TRUE(result.recorder.last_progress.has_gradient_norm());
   for (const char* part : {"load", "forward", "backward", "allreduce", "optimizer"}) {
     EXPECT_GT(summary.step_seconds().at(part), 0) << part;
+    EXPECT_GT(result.recorder.last_progress.step_seconds().at(part), 0) << part;
   }
 }
 
