@@ -252,8 +252,9 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  // That all workers have one model: at the start, whatever they have loaded, and at each evaluation and the end,
-  // because a cluster whose replicas drift apart trains something else than it says.
+  // That all workers have one model: at the start, whatever they have loaded, after every so many steps if the job says
+  // so, and at each evaluation and the end, because a cluster whose replicas drift apart trains something else than it
+  // says.
   absl::Status CheckEqual(absl::string_view when) {
     RETURN_IF_ERROR(trainer_->CopyWeights());
     const std::span<const float> weights = model_->weights();
@@ -310,6 +311,10 @@ class LanguageTraining final : public TrainingRun {
       Book(batch, result, steps_total, seconds);
       metrics_.input_bytes.Add(
           static_cast<double>(train_->bytes_read() - std::exchange(bytes_counted, train_->bytes_read())));
+      const uint64_t check = config.check_weights_every_steps();
+      if (check > 0 && cursor_.step % check == 0) {
+        RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
+      }
       const uint64_t every = job_.eval().every_steps();
       if (test_.has_value() && every > 0 && cursor_.step % every == 0) {
         trained_for += absl::Now() - resumed;

@@ -431,6 +431,26 @@ TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
               HasSubstr("after 3 steps worker 1 has other weights than worker 0"));
 }
 
+// Between evaluations too, where the job says so.
+TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamedAfterTheStepsThatTheJobNames) {
+  const char* const more = "train { check_weights_every_steps: 2 } eval { every_steps: 0 }";
+  int gatherings = 0;
+  const auto lie_at = [&](int when) {
+    return harness_.Train(Job(more), {.workers = 2, .wrap_collective = [&](std::unique_ptr<Collective> collective) {
+                                        return std::make_unique<LyingCollective>(std::move(collective), when, "0");
+                                      }});
+  };
+  // Devices, and the weights at the start, come first.
+  for (const int steps : {2, 4, 30}) {
+    gatherings = 2 + steps / 2;
+    EXPECT_THAT(std::string(lie_at(gatherings).status().message()),
+                HasSubstr(absl::StrCat("after ", steps, " steps worker 1 has other weights than worker 0")));
+  }
+  // The evaluation and the end follow, and nothing else.
+  EXPECT_THAT(std::string(lie_at(gatherings + 2).status().message()), HasSubstr("after the last step worker 1 has"));
+  EXPECT_TRUE(lie_at(gatherings + 3).status().ok());
+}
+
 TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {
   const auto result =
       harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
