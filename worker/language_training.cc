@@ -306,6 +306,7 @@ class LanguageTraining final : public TrainingRun {
         metrics_.model_flops_utilization.Set(static_cast<double>(result.targets) /
                                              absl::ToDoubleSeconds(absl::Now() - start) / peak_tokens_per_second_);
       }
+      if (collective_->size() > 1) metrics_.exposed_allreduce_seconds.Observe(result.reduce_seconds);
       metrics_.slice_bytes.Add(static_cast<double>(
           collective_->slice_bytes_sent() - std::exchange(slice_bytes_counted_, collective_->slice_bytes_sent())));
       Book(batch, result, steps_total, seconds);
