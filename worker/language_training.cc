@@ -176,13 +176,7 @@ class LanguageTraining final : public TrainingRun {
   absl::Status LoadModel() {
     const v1::TrainConfig& train = job_.train();
     if (train.epochs() == 0) return LoadDense(*checkpoint_, model_.get(), /*optimizer=*/nullptr, Scaler());
-    if (train.zero() == v1::TrainConfig::NONE) {
-      return LoadDense(*checkpoint_, model_.get(), optimizer_.get(), Scaler(), Guard());
-    }
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> whole, MakeDenseOptimizer(train.optimizer(), *model_));
-    RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), whole.get(), Scaler(), Guard()));
-    CopyState(whole.get(), OptimizersSlice(), optimizer_.get());
-    return absl::OkStatus();
+    return LoadDense(*checkpoint_, model_.get(), optimizer_.get(), Scaler(), Guard(), OptimizersSlice());
   }
 
   SpikeGuard* Guard() { return guard_.has_value() ? &*guard_ : nullptr; }

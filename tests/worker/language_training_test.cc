@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -386,6 +387,9 @@ TEST_F(LanguageTraining, StartsFromWeightsOfAFile) {
               AllOf(HasSubstr("train.init_from"), HasSubstr("w.safetensors"), HasSubstr("\"h.2.")));
   EXPECT_THAT(Refusal(Job("train { init_from: \"none.safetensors\" }")), HasSubstr("none.safetensors"));
   EXPECT_THAT(Refusal(Job("train { init_from: \"../w.safetensors\" }")), HasSubstr("outside"));
+  ASSERT_EQ(mkfifo((harness_.data_root() + "/pipe").c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(Job("train { init_from: \"pipe\" }")),
+              AllOf(HasSubstr("train.init_from"), HasSubstr("/pipe"), HasSubstr("is not a regular file")));
 }
 
 TEST_F(LanguageTraining, OnlyEvaluatesWithoutEpochs) {
