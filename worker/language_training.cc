@@ -73,7 +73,9 @@ class LanguageTraining final : public TrainingRun {
           {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));
       RETURN_IF_ERROR(Train());
     }
-    if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
+    if (test_.has_value() && evaluated_step_ != cursor_.step) {
+      if (const absl::Status evaluated = Evaluate(); !evaluated.ok()) return SaveAfterAll(evaluated);
+    }
     return Finish();
   }
 
@@ -392,7 +394,9 @@ class LanguageTraining final : public TrainingRun {
 
   // The mean cross-entropy over all windows of data.test.
   absl::Status Evaluate() {
+    worth_saving_ = false;
     RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
+    worth_saving_ = true;
     const absl::Time start = absl::Now();
     ASSIGN_OR_RETURN(const std::unique_ptr<TokenBatches> tokens, TokenBatches::Open(*test_));
     std::array<double, 2> sums{};  // Of losses, and of targets.
@@ -406,6 +410,7 @@ class LanguageTraining final : public TrainingRun {
     }
     RETURN_IF_ERROR(Annotate(collective_->AllReduceSum(sums), "summing the losses of the evaluation"));
     if (!std::isfinite(sums[0])) {
+      worth_saving_ = false;
       return absl::InvalidArgumentError(absl::StrCat("after ", cursor_.step, " steps the validation loss is ", sums[0],
                                                      ": training has diverged; lower the learning rate"));
     }
@@ -423,6 +428,23 @@ class LanguageTraining final : public TrainingRun {
     if (job_.train().epochs() == 0) record_.summary().set_rows_read(result.rows());
     observer_->OnEval(result);
     return absl::OkStatus();
+  }
+
+  // A test set that cannot be read does not cost the training, unless others are needed for the optimizer's state.
+  absl::Status SaveAfterAll(const absl::Status& evaluated) {
+    const absl::Status failed = Annotate(evaluated, "evaluation at the end");
+    const bool has_all = in_.task.workers() == 1 || job_.train().zero() == v1::TrainConfig::NONE;
+    if (!worth_saving_ || !has_all || !IsFirst() || !trained_ || !job_.checkpoint().at_end() || stop_->stopped()) {
+      return failed;
+    }
+    record_.summary().set_steps(cursor_.step);
+    const absl::Status saved = Save();
+    return absl::Status(failed.code(), saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ",
+                                                                 record_.summary().checkpoint())
+                                                  : absl::StrCat(failed.message(),
+                                                                 "; and the trained model could not "
+                                                                 "be saved: ",
+                                                                 saved.message()));
   }
 
   absl::Status Finish() {
@@ -480,6 +502,7 @@ class LanguageTraining final : public TrainingRun {
   double peak_tokens_per_second_ = 0;  // Of all workers, if each is like this one; 0: not known.
   uint64_t slice_bytes_counted_ = 0;
   bool trained_ = false;
+  bool worth_saving_ = false;  // All workers had equal weights at the last evaluation, and no loss that is not finite.
   std::optional<uint64_t> evaluated_step_;
   std::array<double, kStepParts> seconds_{};
   TrainingRecord record_;

@@ -392,6 +392,31 @@ TEST_F(LanguageTraining, StartsFromWeightsOfAFile) {
               AllOf(HasSubstr("train.init_from"), HasSubstr("/pipe"), HasSubstr("is not a regular file")));
 }
 
+// What the last evaluation cannot read does not cost the training.
+TEST_F(LanguageTraining, ATestSetThatIsGoneAtTheEndCostsTheEvaluationAlone) {
+  WriteTokens("test.bin", 200, kVocabulary);
+  v1::Job job = Job("eval { every_steps: 0 }");
+  job.mutable_data()->mutable_test()->clear_rows();
+  job.mutable_data()->mutable_test()->set_path(0, "test.bin");
+  const auto whole = harness_.Train(job, {});
+  ASSERT_TRUE(whole.status().ok()) << whole.status();
+  for (const uint32_t workers : {1u, 2u}) {
+    WriteTokens("test.bin", 200, kVocabulary);
+    const auto lose = [&](const v1::Progress& progress) {
+      if (progress.step() == 30) std::filesystem::resize_file(harness_.data_root() + "/test.bin", 5);
+    };
+    const auto result =
+        harness_.Train(job, {.workers = workers, .job_id = absl::StrCat("lost-", workers), .on_progress = lose});
+    const std::string message(result.ranks[0].status().message());
+    EXPECT_THAT(message, AllOf(HasSubstr("evaluation at the end"), HasSubstr("test.bin"),
+                               HasSubstr("; the trained model is saved, in ")));
+    const std::string directory = message.substr(message.rfind(' ') + 1);
+    const auto dense = ReadFile(absl::StrCat(directory, "/", kDenseFileName));
+    ASSERT_TRUE(dense.ok()) << dense.status();
+    EXPECT_TRUE(workers == 2 || *dense == Dense(whole));
+  }
+}
+
 TEST_F(LanguageTraining, OnlyEvaluatesWithoutEpochs) {
   const auto trained = harness_.Train(Job(), {});
   ASSERT_TRUE(trained.status().ok()) << trained.status();
