@@ -9,8 +9,12 @@
 namespace sparrow {
 
 int ExportCommand(const Arguments& arguments, Interrupt* interrupt) {
-  std::string directory;
-  const std::vector<Option> options = {{"to", &directory, "The directory to make.", true}};
+  std::string directory, tokenizer;
+  const std::vector<Option> options = {
+      {"to", &directory, "The directory to make.", true},
+      {"tokenizer", &tokenizer,
+       "Of a language model: the file OUT.tokenizer.json that data tokenize wrote, for the token at a text's end.",
+       false}};
   const Usage usage{
       "sparrowctl export", "CHECKPOINT",
       "Writes a checkpoint as files that other programs read: model.json (what the model is and how it computes),\n"
@@ -22,7 +26,7 @@ int ExportCommand(const Arguments& arguments, Interrupt* interrupt) {
   std::vector<std::string> positional;
   if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;
   const absl::StatusOr<ExportResult> result =
-      ExportCheckpoint(positional[0], directory, [interrupt] { return interrupt->signal() != 0; });
+      ExportCheckpoint(positional[0], directory, tokenizer, [interrupt] { return interrupt->signal() != 0; });
   if (!result.ok()) {
     Fail(result.status());
     return interrupt->signal() != 0 ? 128 + interrupt->signal() : kExitFailure;

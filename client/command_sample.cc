@@ -37,11 +37,7 @@ absl::Status Sample(const std::string& path, const Flags& flags, Interrupt* inte
   }
   RETURN_IF_ERROR(ValidateJob(job));
   const v1::Gpt2& config = job.model().gpt2();
-  if (config.vocabulary() < tokenizer->vocabulary()) {
-    return absl::InvalidArgumentError(absl::StrCat(flags.tokenizer, " has ", tokenizer->vocabulary(),
-                                                   " tokens, but the model of ", checkpoint.directory, " has ",
-                                                   config.vocabulary(), ": it was trained with another tokenizer"));
-  }
+  RETURN_IF_ERROR(CheckTokenizerFits(flags.tokenizer, *tokenizer, config.vocabulary()));
   RETURN_IF_ERROR(VerifyCheckpoint(checkpoint, CheckpointFiles::kDense));
   const auto model = MakeGpt2(config, v1::TrainConfig::BLOCKS, job.train().seed());
   RETURN_IF_ERROR(LoadDense(checkpoint, model.get(), /*optimizer=*/nullptr, /*scaler=*/nullptr));

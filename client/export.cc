@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "base/npy.h"
 #include "base/status_macros.h"
 #include "client/export_json.h"
+#include "client/tokenizer.h"
 #include "dense/safetensors.h"
 #include "embedding/row_codec.h"
 #include "server/row_file.h"
@@ -145,6 +147,18 @@ absl::StatusOr<uint64_t> ExportTable(const v1::TableConfig& table, const std::ve
   return keys.size();
 }
 
+// That of the tokenizer in this file; none without a file.
+absl::StatusOr<std::optional<uint16_t>> EndOfText(const std::string& path, const v1::Job& job) {
+  if (path.empty()) return std::nullopt;
+  if (!job.model().has_gpt2()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tokenizer ", path, ": job \"", job.name(), "\" is no language model; leave it out"));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(path));
+  RETURN_IF_ERROR(CheckTokenizerFits(path, *tokenizer, job.model().gpt2().vocabulary()));
+  return tokenizer->end_of_text();
+}
+
 // Returns the number of parameters.
 absl::StatusOr<uint64_t> ExportDense(const std::string& from, const std::string& to) {
   ASSIGN_OR_RETURN(const LoadedSafetensors loaded, ReadSafetensors(from));
@@ -163,13 +177,14 @@ absl::StatusOr<uint64_t> ExportDense(const std::string& from, const std::string&
 }  // namespace
 
 absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std::string& directory,
-                                              const Stopped& stopped) {
+                                              const std::string& tokenizer, const Stopped& stopped) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (fs::exists(directory, error) && !(fs::is_directory(directory, error) && fs::is_empty(directory, error))) {
     return absl::AlreadyExistsError(absl::StrCat("--to ", directory, ": is there already; name a new directory"));
   }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpointAt(path));
+  ASSIGN_OR_RETURN(const std::optional<uint16_t> end_of_text, EndOfText(tokenizer, checkpoint.manifest.job()));
   RETURN_IF_ERROR(VerifyCheckpoint(checkpoint, CheckpointFiles::kAll, stopped));
   const v1::Manifest& manifest = checkpoint.manifest;
 
@@ -195,7 +210,8 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& path, const std
                    ExportDense(absl::StrCat(checkpoint.directory, "/", manifest.dense().name()),
                                absl::StrCat(temporary, "/", is_gpt2 ? kHubFileName : kDenseFileName)));
   if (is_gpt2) {
-    RETURN_IF_ERROR(WriteFileAtomically(temporary + "/config.json", HubConfigJson(manifest.job().model().gpt2())));
+    RETURN_IF_ERROR(
+        WriteFileAtomically(temporary + "/config.json", HubConfigJson(manifest.job().model().gpt2(), end_of_text)));
   }
   ASSIGN_OR_RETURN(const std::string json, ModelJson(manifest));
   RETURN_IF_ERROR(WriteFileAtomically(temporary + "/model.json", json));

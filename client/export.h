@@ -29,9 +29,11 @@ struct ExportResult {
 
 // Verifies the checkpoint, then writes `directory`, which must not be there yet (or be empty); it appears whole or not
 // at all. Holds the ids of one table in memory, not its rows. Cancelled, and nothing is left, soon after `stopped`,
-// which is asked again and again, says so.
+// which is asked again and again, says so. `tokenizer`, if not empty, is the file beside a language model's tokens
+// (client/tokenizer.h), which says what config.json calls the end of a text; InvalidArgument: it has more tokens than
+// the model, or the model has none.
 absl::StatusOr<ExportResult> ExportCheckpoint(const std::string& checkpoint, const std::string& directory,
-                                              const std::function<bool()>& stopped);
+                                              const std::string& tokenizer, const std::function<bool()>& stopped);
 
 }  // namespace sparrow
 

@@ -14,6 +14,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Of the public files, whose last token is the end of a text.
+constexpr uint16_t kGpt2Vocabulary = 50257;
+
 ordered_json Sizes(const google::protobuf::RepeatedField<uint32_t>& sizes) {
   ordered_json json = ordered_json::array();
   for (const uint32_t size : sizes) json.push_back(size);
@@ -174,7 +177,8 @@ ordered_json Gpt2Part(const v1::Gpt2& gpt2) {
 
 }  // namespace
 
-std::string HubConfigJson(const v1::Gpt2& gpt2) {
+std::string HubConfigJson(const v1::Gpt2& gpt2, std::optional<uint16_t> end_of_text) {
+  if (!end_of_text.has_value() && gpt2.vocabulary() == kGpt2Vocabulary) end_of_text = kGpt2Vocabulary - 1;
   ordered_json json;
   json["architectures"] = ordered_json::array({"GPT2LMHeadModel"});
   json["model_type"] = "gpt2";
@@ -184,6 +188,9 @@ std::string HubConfigJson(const v1::Gpt2& gpt2) {
   json["n_positions"] = gpt2.context();
   json["n_ctx"] = gpt2.context();
   json["vocab_size"] = gpt2.vocabulary();
+  for (const char* token : {"bos_token_id", "eos_token_id"}) {
+    json[token] = end_of_text.has_value() ? ordered_json(*end_of_text) : ordered_json();
+  }
   json["activation_function"] = "gelu_new";
   json["layer_norm_epsilon"] = 1e-5;
   for (const char* place : {"embd_pdrop", "attn_pdrop", "resid_pdrop"}) json[place] = gpt2.dropout();

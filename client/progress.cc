@@ -1,10 +1,15 @@
 #include "client/progress.h"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/summary.h"
 
 namespace sparrow {
@@ -12,6 +17,26 @@ namespace {
 
 constexpr absl::Duration kLineEvery = absl::Seconds(2);  // Of plain lines.
 constexpr int kBarWidth = 24;
+
+// "forward 33 % backward 60 % optimizer 7 %": shares of a step, but those that round to 0.
+std::string SplitText(const v1::Progress& progress) {
+  const std::vector<std::pair<std::string, double>> parts = StepParts(progress.step_seconds());
+  double sum = 0;
+  for (const auto& [part, seconds] : parts) sum += seconds;
+  std::vector<std::string> shares;
+  for (const auto& [part, seconds] : parts) {
+    const double percent = 100 * seconds / sum;
+    if (percent >= 0.5) shares.push_back(absl::StrFormat("%s %.0f %%", part, percent));
+  }
+  return absl::StrJoin(shares, " ");
+}
+
+// Columns of the terminal that `out` is; 0: not known.
+size_t Columns(std::FILE* out) {
+  winsize size = {};
+  const int fd = fileno(out);
+  return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 }  // namespace
 
@@ -32,6 +57,8 @@ std::string ProgressText(const v1::Progress& progress, const std::string& auc) {
   if (progress.eta_seconds() > 0 && std::isfinite(progress.eta_seconds())) {
     absl::StrAppend(&text, "  ETA ", absl::FormatDuration(absl::Seconds(std::llround(progress.eta_seconds()))));
   }
+  const std::string split = SplitText(progress);
+  if (!split.empty()) absl::StrAppend(&text, "  ", split);
   return text;
 }
 
@@ -67,8 +94,11 @@ void ProgressView::Update(const v1::JobStatus& status, absl::Time now) {
   }
   if (progress.step() > 0 && progress.step() != step_shown_) {
     if (terminal_) {
-      // "\033[K" clears what the last, longer line left.
-      absl::FPrintF(out_, "\r%s\033[K", BarText(progress));
+      // A bar that went on in the next line could not be drawn over. "\033[K" clears what the last, longer line left.
+      std::string bar = BarText(progress);
+      const size_t columns = Columns(out_);
+      if (columns > 0 && bar.size() >= columns) bar.resize(columns - 1);
+      absl::FPrintF(out_, "\r%s\033[K", bar);
       bar_drawn_ = true;
       step_shown_ = progress.step();
     } else if (now - last_line_ >= kLineEvery) {

@@ -1,8 +1,8 @@
 #ifndef SPARROW_CLIENT_PROGRESS_H_
 #define SPARROW_CLIENT_PROGRESS_H_
 
-// Shows how a job goes: on a terminal a bar that is drawn over itself, elsewhere a plain line now and then; in both, a
-// line for each evaluation.
+// Shows how a job goes: on a terminal a bar that is drawn over itself, cut at the terminal's width, elsewhere a plain
+// line now and then; in both, a line for each evaluation.
 
 #include <cstdio>
 #include <string>
@@ -38,7 +38,8 @@ class ProgressView {
   absl::Time last_line_ = absl::InfinitePast();
 };
 
-// "step 500/1954  12345 samples/s  loss 0.4567  AUC 0.7890  ETA 12s"; what is not known is left out.
+// "step 500/1954  12345 samples/s  loss 0.4567  AUC 0.7890  ETA 12s  load 1 % forward 39 % backward 60 %"; what is not
+// known is left out, and so are parts of a step that round to 0 %.
 std::string ProgressText(const v1::Progress& progress, const std::string& auc);
 
 }  // namespace sparrow

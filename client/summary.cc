@@ -80,6 +80,15 @@ std::string AucText(const v1::EvalResult& eval) {
   return eval.has_auc() ? absl::StrFormat("AUC %.4f", eval.auc()) : absl::StrCat("AUC ", eval.auc_reason());
 }
 
+std::vector<std::pair<std::string, double>> StepParts(const google::protobuf::Map<std::string, double>& seconds) {
+  std::vector<std::pair<std::string, double>> parts;
+  for (const char* part : {"load", "pull", "h2d", "forward", "backward", "allreduce", "optimizer", "push", "wait"}) {
+    const auto found = seconds.find(part);
+    if (found != seconds.end()) parts.emplace_back(part, found->second);
+  }
+  return parts;
+}
+
 std::string FigureText(const absl::FormatSpec<double>& format, std::optional<double> value) {
   return value.has_value() && std::isfinite(*value) ? absl::StrFormat(format, *value) : "-";
 }
@@ -184,11 +193,9 @@ std::string SummaryText(const v1::JobStatus& status) {
   }
   if (!summary.step_seconds().empty()) {
     std::vector<std::string> parts;
-    for (const char* part : {"load", "pull", "h2d", "forward", "backward", "allreduce", "optimizer", "push", "wait"}) {
-      const auto found = summary.step_seconds().find(part);
-      if (found == summary.step_seconds().end()) continue;
-      if (absl::string_view(part) == "h2d" && found->second == 0) continue;  // On the CPU there is nothing to copy.
-      parts.push_back(absl::StrFormat("%s %.2f", part, 1e3 * found->second));
+    for (const auto& [part, seconds] : StepParts(summary.step_seconds())) {
+      if (part == "h2d" && seconds == 0) continue;  // On the CPU there is nothing to copy.
+      parts.push_back(absl::StrFormat("%s %.2f", part, 1e3 * seconds));
     }
     AddLine(&text, "ms a step", absl::StrJoin(parts, ", "));
   }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
@@ -50,6 +52,9 @@ std::string EvalText(const v1::EvalResult& eval);
 // The same of a language model: "validation loss 1.4697", and with " on 111540 tokens".
 std::string TokenLossText(const v1::EvalResult& eval);
 std::string TokenEvalText(const v1::EvalResult& eval);
+
+// The parts of a step that are known, of `seconds` by part, in the order of a step.
+std::vector<std::pair<std::string, double>> StepParts(const google::protobuf::Map<std::string, double>& seconds);
 
 // The number by this format, or "-".
 std::string FigureText(const absl::FormatSpec<double>& format, std::optional<double> value);

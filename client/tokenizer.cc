@@ -219,4 +219,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   return tokenizer;
 }
 
+absl::Status CheckTokenizerFits(absl::string_view path, const Tokenizer& tokenizer, uint32_t model_vocabulary) {
+  if (tokenizer.vocabulary() <= model_vocabulary) return absl::OkStatus();
+  return Bad("--tokenizer ", path, " has ", tokenizer.vocabulary(), " tokens, but the model has ", model_vocabulary,
+             ": it was trained with another tokenizer");
+}
+
 }  // namespace sparrow

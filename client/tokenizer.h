@@ -63,6 +63,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2Tokenizer(const std::string& 
 // From a file that ToJson wrote. InvalidArgument names the file and what is wrong in it.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path);
 
+// InvalidArgument: the tokenizer, of file `path`, has more tokens than a model of so many, with both numbers.
+absl::Status CheckTokenizerFits(absl::string_view path, const Tokenizer& tokenizer, uint32_t model_vocabulary);
+
 }  // namespace sparrow
 
 #endif  // SPARROW_CLIENT_TOKENIZER_H_

@@ -129,7 +129,7 @@ set(SPARROW_THREADED_TESTS
   embedding/row_ledger embedding/table_model embedding/table_stress embedding/tiered_table embedding/write_back
   server/call_memory server/checkpoint_files server/lent_rows server/loans server/parallel_tables server/pull_ahead server/push_parts server/server server/service server/shard server/shared_loans server/wire_rows
   server/wire_types
-  worker/batch_reader worker/grpc_transport worker/hot_rows worker/language_trainer worker/language_training worker/npy_source worker/parse_threads worker/ps_client worker/replicated_rows worker/side_thread
+  worker/batch_reader worker/grpc_transport worker/hot_rows worker/language_ranks worker/language_trainer worker/language_training worker/npy_source worker/parse_threads worker/ps_client worker/replicated_rows worker/side_thread
   worker/token_shards worker/trainer worker/worker)
 
 # sparrow_bench(embedding/table sparrow::embedding ...): bench/embedding/table_bench.cc as program embedding_table_bench, and its smoke size

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <utility>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -19,6 +21,7 @@ namespace {
 constexpr char kPrefix[] = "transformer.";
 constexpr char kHead[] = "lm_head.weight";
 constexpr char kEmbedding[] = "wte.weight";
+constexpr uint64_t kHeadAtATime = uint64_t{1} << 20;
 
 absl::string_view WithoutPrefix(absl::string_view name) {
   absl::ConsumePrefix(&name, kPrefix);
@@ -47,35 +50,43 @@ absl::Status Wrong(absl::string_view path, auto&&... what) {
   return absl::FailedPreconditionError(absl::StrCat(path, ": ", what...));
 }
 
-absl::Status CheckHead(const std::string& path, const LoadedTensor& head, const LoadedTensor& embedding) {
-  if (head.shape != embedding.shape) {
-    return Wrong(path, "\"", kHead, "\" has shape ", ShapeText(head.shape), ", but \"", kEmbedding,
-                 "\", to which the "
-                 "head is tied, has ",
-                 ShapeText(embedding.shape));
+using Tensor = SafetensorsReader::Tensor;
+
+// That the head is the embedding, which `weights` holds.
+absl::Status CheckHead(SafetensorsReader* reader, const Tensor& head, std::span<const float> weights) {
+  std::vector<float> part;
+  for (uint64_t begin = 0; begin < head.elements; begin += part.size()) {
+    part.resize(std::min(head.elements - begin, kHeadAtATime));
+    RETURN_IF_ERROR(reader->Read(head, begin, part));
+    const auto [in_head, in_embedding] = std::ranges::mismatch(part, weights.subspan(begin, part.size()));
+    if (in_head == part.end()) continue;
+    return Wrong(reader->path(), "\"", kHead, "\" is not \"", kEmbedding, "\": element ",
+                 begin + static_cast<uint64_t>(in_head - part.begin()), " is ", *in_head, " and ", *in_embedding,
+                 "; model.gpt2 ties its head to the embedding and cannot hold another");
   }
-  const auto [in_head, in_embedding] = std::ranges::mismatch(head.values, embedding.values);
-  if (in_head == head.values.end()) return absl::OkStatus();
-  return Wrong(path, "\"", kHead, "\" is not \"", kEmbedding, "\": element ", in_head - head.values.begin(), " is ",
-               *in_head, " and ", *in_embedding, "; model.gpt2 ties its head to the embedding and cannot hold another");
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status ImportGpt2(const std::string& path, DenseParameters* model) {
-  ASSIGN_OR_RETURN(LoadedSafetensors loaded,
-                   ReadSafetensors(path, {.narrow_types = true, .passed_over = IsPassedOver}));
-  std::map<std::string, LoadedTensor> tensors;
-  for (auto& [name, tensor] : loaded.tensors) {
-    if (!tensors.emplace(WithoutPrefix(name), std::move(tensor)).second) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader,
+                   SafetensorsReader::Open(path, {.narrow_types = true, .passed_over = IsPassedOver}));
+  std::map<std::string, const Tensor*> tensors;
+  for (const auto& [name, tensor] : reader->tensors()) {
+    if (!tensors.emplace(WithoutPrefix(name), &tensor).second) {
       return Wrong(path, "\"", WithoutPrefix(name), "\" is there twice, with and without \"", kPrefix, "\"");
     }
   }
-  const auto head = tensors.find(kHead);
-  if (head != tensors.end()) {
+  const Tensor* head = nullptr;
+  if (const auto found = tensors.find(kHead); found != tensors.end()) {
+    head = found->second;
+    tensors.erase(found);
     const auto embedding = tensors.find(kEmbedding);
-    if (embedding != tensors.end()) RETURN_IF_ERROR(CheckHead(path, head->second, embedding->second));
-    tensors.erase(head);
+    if (embedding != tensors.end() && head->shape != embedding->second->shape) {
+      return Wrong(path, "\"", kHead, "\" has shape ", ShapeText(head->shape), ", but \"", kEmbedding,
+                   "\", to which the head is tied, has ", ShapeText(embedding->second->shape));
+    }
   }
   for (const Parameter& parameter : model->parameters()) {
     const auto found = tensors.find(parameter.name);
@@ -83,21 +94,23 @@ absl::Status ImportGpt2(const std::string& path, DenseParameters* model) {
       return Wrong(path, "has no tensor \"", parameter.name, "\" ", ShapeText(parameter.shape),
                    ", which model.gpt2 needs", HintOf(parameter.name));
     }
-    const LoadedTensor& tensor = found->second;
+    const Tensor& tensor = *found->second;
     if (tensor.shape != parameter.shape) {
       return Wrong(path, "tensor \"", parameter.name, "\" has shape ", ShapeText(tensor.shape),
                    ", but model.gpt2 needs ", ShapeText(parameter.shape));
     }
-    const auto strange = std::ranges::find_if(tensor.values, [](float w) { return !std::isfinite(w); });
-    if (strange != tensor.values.end()) {
+    const std::span<float> weights = model->weights().subspan(parameter.offset, parameter.size);
+    RETURN_IF_ERROR(reader->Read(tensor, 0, weights));
+    const auto strange = std::ranges::find_if(weights, [](float w) { return !std::isfinite(w); });
+    if (strange != weights.end()) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", parameter.name, "\" has ", *strange,
-                                                     " as element ", strange - tensor.values.begin()));
+                                                     " as element ", strange - weights.begin()));
     }
-    std::ranges::copy(tensor.values, model->weights().begin() + static_cast<int64_t>(parameter.offset));
+    if (head != nullptr && parameter.name == kEmbedding) RETURN_IF_ERROR(CheckHead(reader.get(), *head, weights));
     tensors.erase(found);
   }
   if (tensors.empty()) return absl::OkStatus();
-  return Wrong(path, "has a tensor \"", tensors.begin()->first, "\" ", ShapeText(tensors.begin()->second.shape),
+  return Wrong(path, "has a tensor \"", tensors.begin()->first, "\" ", ShapeText(tensors.begin()->second->shape),
                ", which model.gpt2 has not", HintOf(tensors.begin()->first));
 }
 

@@ -15,8 +15,8 @@ namespace sparrow {
 // optimizer ("optimizer. ...").
 //
 // FailedPrecondition names a tensor that is missing, not known, there twice, of another shape (with both), or a head
-// that differs; InvalidArgument a weight that is not finite. Errors of ReadSafetensors. On an error the model's weights
-// are unspecified.
+// that differs; InvalidArgument a weight that is not finite. Errors of SafetensorsReader. On an error the model's
+// weights are unspecified.
 absl::Status ImportGpt2(const std::string& path, DenseParameters* model);
 
 }  // namespace sparrow

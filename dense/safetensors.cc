@@ -1,6 +1,11 @@
 #include "dense/safetensors.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "dense/cast.h"
@@ -21,6 +27,7 @@ using Json = nlohmann::json;
 constexpr uint64_t kPrefixBytes = 8;
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // The format's own limit.
 constexpr char kMetadata[] = "__metadata__";
+constexpr size_t kNarrowAtATime = size_t{1} << 20;
 
 // product(shape) * element_bytes, or nothing where that exceeds 64 bits.
 std::optional<uint64_t> TensorBytes(const std::vector<uint64_t>& shape, uint64_t element_bytes = sizeof(float)) {
@@ -106,72 +113,28 @@ absl::StatusOr<Json> ParseHeader(absl::string_view text) {
   return header;
 }
 
-absl::StatusOr<LoadedSafetensors> Parse(absl::string_view file, const SafetensorsOptions& options) {
-  if (file.size() < kPrefixBytes) {
-    return absl::DataLossError(absl::StrCat("has ", file.size(), " bytes, a safetensors file has at least 8"));
-  }
-  uint64_t header_bytes;
-  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
-  if (header_bytes > kHeaderBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("claims a header of ", header_bytes, " bytes, the limit is ",
-                                                   kHeaderBytesMax, "; is it a safetensors file?"));
-  }
-  if (header_bytes > file.size() - kPrefixBytes) {
-    return absl::DataLossError(absl::StrCat("claims a header of ", header_bytes, " bytes, but only ",
-                                            file.size() - kPrefixBytes, " follow; it is cut short"));
-  }
-  ASSIGN_OR_RETURN(const Json header, ParseHeader(file.substr(kPrefixBytes, header_bytes)));
-  const absl::string_view data = file.substr(kPrefixBytes + header_bytes);
-
-  LoadedSafetensors loaded;
-  std::vector<TensorEntry> entries;
-  for (const auto& [name, value] : header.items()) {
-    if (name != kMetadata) {
-      ASSIGN_OR_RETURN(entries.emplace_back(), ParseEntry(name, value, options));
-      continue;
-    }
-    if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is no object");
-    for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) return absl::InvalidArgumentError(absl::StrCat("__metadata__.", key, " is no string"));
-      loaded.metadata[key] = text.get<std::string>();
-    }
-  }
-  // The tensors must tile the data: no gap, no overlap, nothing after the last.
-  std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
+// The tensors must tile the data: no gap, no overlap, nothing after the last.
+absl::Status CheckTiles(std::vector<TensorEntry>* entries, uint64_t data_bytes) {
+  std::sort(entries->begin(), entries->end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
   uint64_t expected = 0;
-  for (const TensorEntry& entry : entries) {
+  for (const TensorEntry& entry : *entries) {
     if (entry.begin != expected) {
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", entry.name, "\" begins at byte ", entry.begin,
                                                      ", expected ", expected, ": tensors overlap or leave a gap"));
     }
     expected = entry.end;
   }
-  if (expected > data.size()) {
+  if (expected > data_bytes) {
     return absl::DataLossError(
-        absl::StrCat("has ", data.size(), " bytes of tensors, its header describes ", expected, "; it is cut short"));
+        absl::StrCat("has ", data_bytes, " bytes of tensors, its header describes ", expected, "; it is cut short"));
   }
-  if (expected < data.size()) {
+  if (expected < data_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("has ", data.size(), " bytes of tensors, its header describes ", expected));
+        absl::StrCat("has ", data_bytes, " bytes of tensors, its header describes ", expected));
   }
-  for (TensorEntry& entry : entries) {
-    if (entry.passed_over) continue;
-    LoadedTensor& tensor = loaded.tensors[entry.name];
-    tensor.shape = std::move(entry.shape);
-    const absl::string_view bytes = data.substr(entry.begin, entry.end - entry.begin);
-    if (entry.type == Precision::kFloat32) {
-      tensor.values.resize(bytes.size() / sizeof(float));
-      CopyBytes(bytes, std::span<float>(tensor.values));
-      continue;
-    }
-    std::vector<uint16_t> narrow(bytes.size() / sizeof(uint16_t));
-    CopyBytes(bytes, std::span<uint16_t>(narrow));
-    tensor.values.reserve(narrow.size());
-    for (const uint16_t bits : narrow) tensor.values.push_back(FromBits(entry.type, bits));
-  }
-  return loaded;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -212,10 +175,105 @@ absl::Status WriteSafetensors(const std::string& path, std::span<const NamedTens
   return WriteFileAtomically(path, file);
 }
 
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(const std::string& path,
+                                                                           const SafetensorsOptions& options) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  std::unique_ptr<SafetensorsReader> reader(new SafetensorsReader(path, fd));
+  const absl::Status read = reader->ReadHeader(options);
+  if (!read.ok()) return Annotate(read, path);
+  return reader;
+}
+
+SafetensorsReader::~SafetensorsReader() { close(fd_); }
+
+absl::Status SafetensorsReader::ReadHeader(const SafetensorsOptions& options) {
+  struct stat info = {};
+  if (fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file", ", expected a safetensors file"));
+  }
+  const auto file_bytes = static_cast<uint64_t>(info.st_size);
+  if (file_bytes < kPrefixBytes) {
+    return absl::DataLossError(absl::StrCat("has ", file_bytes, " bytes, a safetensors file has at least 8"));
+  }
+  uint64_t header_bytes = 0;
+  RETURN_IF_ERROR(ReadBytes(0, {reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes)}));
+  if (header_bytes > kHeaderBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("claims a header of ", header_bytes, " bytes, the limit is ",
+                                                   kHeaderBytesMax, "; is it a safetensors file?"));
+  }
+  if (header_bytes > file_bytes - kPrefixBytes) {
+    return absl::DataLossError(absl::StrCat("claims a header of ", header_bytes, " bytes, but only ",
+                                            file_bytes - kPrefixBytes, " follow; it is cut short"));
+  }
+  std::string text(header_bytes, '\0');
+  RETURN_IF_ERROR(ReadBytes(kPrefixBytes, text));
+  ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
+
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name != kMetadata) {
+      ASSIGN_OR_RETURN(entries.emplace_back(), ParseEntry(name, value, options));
+      continue;
+    }
+    if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is no object");
+    for (const auto& [key, string] : value.items()) {
+      if (!string.is_string()) return absl::InvalidArgumentError(absl::StrCat("__metadata__.", key, " is no string"));
+      metadata_[key] = string.get<std::string>();
+    }
+  }
+  const uint64_t data = kPrefixBytes + header_bytes;
+  RETURN_IF_ERROR(CheckTiles(&entries, file_bytes - data));
+  for (TensorEntry& entry : entries) {
+    if (entry.passed_over) continue;
+    tensors_[entry.name] = {.shape = std::move(entry.shape),
+                            .elements = (entry.end - entry.begin) / ElementBytes(entry.type),
+                            .offset = data + entry.begin,
+                            .type = entry.type};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsReader::ReadBytes(uint64_t offset, std::span<char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::DataLossError(absl::StrCat("cannot be read: ", std::strerror(errno)));
+    if (got == 0) return absl::DataLossError(absl::StrCat("ends at byte ", offset, ": it was cut while it was read"));
+    offset += static_cast<uint64_t>(got);
+    bytes = bytes.subspan(static_cast<size_t>(got));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsReader::Read(const Tensor& tensor, uint64_t first, std::span<float> values) {
+  CHECK(first <= tensor.elements && values.size() <= tensor.elements - first);
+  uint64_t offset = tensor.offset + first * ElementBytes(tensor.type);
+  if (tensor.type == Precision::kFloat32) {
+    return Annotate(ReadBytes(offset, {reinterpret_cast<char*>(values.data()), values.size_bytes()}), path_);
+  }
+  while (!values.empty()) {
+    narrow_.resize(std::min(values.size(), kNarrowAtATime));
+    const std::span<char> bytes(reinterpret_cast<char*>(narrow_.data()), narrow_.size() * sizeof(uint16_t));
+    RETURN_IF_ERROR(Annotate(ReadBytes(offset, bytes), path_));
+    for (size_t i = 0; i < narrow_.size(); ++i) values[i] = FromBits(tensor.type, narrow_[i]);
+    offset += bytes.size();
+    values = values.subspan(narrow_.size());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LoadedSafetensors> ReadSafetensors(const std::string& path, const SafetensorsOptions& options) {
-  ASSIGN_OR_RETURN(const std::string file, ReadFile(path));
-  absl::StatusOr<LoadedSafetensors> loaded = Parse(file, options);
-  if (!loaded.ok()) return Annotate(loaded.status(), path);
+  ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path, options));
+  LoadedSafetensors loaded;
+  loaded.metadata = reader->metadata();
+  for (const auto& [name, tensor] : reader->tensors()) {
+    LoadedTensor& to = loaded.tensors[name];
+    to.shape = tensor.shape;
+    to.values.resize(tensor.elements);
+    RETURN_IF_ERROR(reader->Read(tensor, 0, to.values));
+  }
   return loaded;
 }
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -214,20 +215,24 @@ std::string JobDirectory(const std::string& job_name, const std::string& job_id,
   return absl::StrCat(job_name, "-", job_id, attempt == 1 ? std::string() : absl::StrCat(".", attempt));
 }
 
-absl::Status CopyTensor(const LoadedSafetensors& loaded, const std::string& path, const std::string& name,
-                        const Parameter& parameter, std::span<float> flat) {
-  const auto found = loaded.tensors.find(name);
-  if (found == loaded.tensors.end()) {
+// What the tensor has of elements `slice` of the model's vector, into `values`, which holds them.
+absl::Status ReadTensor(SafetensorsReader* reader, const std::string& name, const Parameter& parameter,
+                        const Slice& slice, std::span<float> values) {
+  const auto found = reader->tensors().find(name);
+  if (found == reader->tensors().end()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " has no tensor \"", name, "\", which this model and optimizer need"));
+        absl::StrCat(reader->path(), " has no tensor \"", name, "\", which this model and optimizer need"));
   }
   if (found->second.shape != parameter.shape) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, ": tensor \"", name, "\" has shape [", absl::StrJoin(found->second.shape, ","),
+        absl::StrCat(reader->path(), ": tensor \"", name, "\" has shape [", absl::StrJoin(found->second.shape, ","),
                      "], but the model needs [", absl::StrJoin(parameter.shape, ","), "]"));
   }
-  std::copy(found->second.values.begin(), found->second.values.end(), flat.begin() + parameter.offset);
-  return absl::OkStatus();
+  const uint64_t end = parameter.offset + parameter.size;
+  const Slice part{std::clamp(slice.begin, parameter.offset, end), std::clamp(slice.end, parameter.offset, end)};
+  if (part.size() == 0) return absl::OkStatus();
+  return reader->Read(found->second, part.begin - parameter.offset,
+                      values.subspan(part.begin - slice.begin, part.size()));
 }
 
 // In the metadata of the dense file.
@@ -237,10 +242,10 @@ constexpr char kGoodSteps[] = "loss_scale_good_steps";
 constexpr char kLossSpike[] = "loss_spike";
 
 template <typename Number>
-absl::Status ReadNumber(const LoadedSafetensors& loaded, const std::string& path, const char* name, Number* number) {
-  const auto found = loaded.metadata.find(name);
-  if (found != loaded.metadata.end() && absl::SimpleAtoi(found->second, number)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path, ": its metadata has no number \"", name, "\""));
+absl::Status ReadNumber(const SafetensorsReader& reader, const char* name, Number* number) {
+  const auto found = reader.metadata().find(name);
+  if (found != reader.metadata().end() && absl::SimpleAtoi(found->second, number)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(reader.path(), ": its metadata has no number \"", name, "\""));
 }
 
 // Makes the directory of a new checkpoint under `root` and returns its path relative to it.
@@ -304,20 +309,21 @@ absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job) {
 }
 
 absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
-                       LossScaler* scaler, SpikeGuard* guard) {
+                       LossScaler* scaler, SpikeGuard* guard, std::optional<Slice> slice) {
   ASSIGN_OR_RETURN(const std::string path, ResolveUnder(checkpoint.directory, checkpoint.manifest.dense().name()));
-  ASSIGN_OR_RETURN(const LoadedSafetensors loaded, ReadSafetensors(path));
+  ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
+  const Slice whole{0, model->weights().size()};
   for (const Parameter& parameter : model->parameters()) {
-    RETURN_IF_ERROR(CopyTensor(loaded, path, parameter.name, parameter, model->weights()));
+    RETURN_IF_ERROR(ReadTensor(reader.get(), parameter.name, parameter, whole, model->weights()));
   }
-  if (scaler != nullptr && loaded.metadata.contains(kLossScale)) {
+  if (scaler != nullptr && reader->metadata().contains(kLossScale)) {
     LossScaler::State state;
-    RETURN_IF_ERROR(ReadNumber(loaded, path, kLossScale, &state.scale));
-    RETURN_IF_ERROR(ReadNumber(loaded, path, kGoodSteps, &state.good_steps));
+    RETURN_IF_ERROR(ReadNumber(*reader, kLossScale, &state.scale));
+    RETURN_IF_ERROR(ReadNumber(*reader, kGoodSteps, &state.good_steps));
     scaler->Resume(state);
   }
-  if (guard != nullptr && loaded.metadata.contains(kLossSpike)) {
-    std::optional<SpikeGuard::State> state = SpikeGuard::State::Parse(loaded.metadata.at(kLossSpike));
+  if (guard != nullptr && reader->metadata().contains(kLossSpike)) {
+    std::optional<SpikeGuard::State> state = SpikeGuard::State::Parse(reader->metadata().at(kLossSpike));
     if (!state.has_value()) {
       return absl::DataLossError(absl::StrCat(path, ": its metadata \"", kLossSpike, "\" are no figures of steps"));
     }
@@ -326,18 +332,20 @@ absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, Den
   if (optimizer == nullptr) return absl::OkStatus();
   size_t used = model->parameters().size();
   for (const DenseOptimizer::State& state : optimizer->states()) {
+    CHECK_EQ(state.values.size(), slice.value_or(whole).size());
     for (const Parameter& parameter : model->parameters()) {
-      RETURN_IF_ERROR(CopyTensor(loaded, path, StateTensorName(state.name, parameter.name), parameter, state.values));
+      RETURN_IF_ERROR(ReadTensor(reader.get(), StateTensorName(state.name, parameter.name), parameter,
+                                 slice.value_or(whole), state.values));
       ++used;
     }
   }
-  if (used != loaded.tensors.size()) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " has ", loaded.tensors.size(),
+  if (used != reader->tensors().size()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " has ", reader->tensors().size(),
                                                       " tensors, but the model and train.optimizer use ", used,
                                                       ": was it trained with another optimizer?"));
   }
   uint64_t count = 0;
-  RETURN_IF_ERROR(ReadNumber(loaded, path, kUpdates, &count));
+  RETURN_IF_ERROR(ReadNumber(*reader, kUpdates, &count));
   optimizer->set_updates(count);
   return absl::OkStatus();
 }

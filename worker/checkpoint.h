@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,10 +51,12 @@ absl::Status VerifyCheckpoint(const Checkpoint& checkpoint, CheckpointFiles file
 absl::Status CheckSameModel(const Checkpoint& checkpoint, const v1::Job& job);
 
 // Puts the dense parameters into `model` and, unless they are null, the states into `optimizer`, `scaler` and `guard`.
-// A scaler or guard of which nothing was saved, because the job had none, stays as it is. FailedPrecondition names a
-// tensor that is missing, unexpected, or of another shape. DataLoss: metadata that cannot be read.
+// A scaler or guard of which nothing was saved, because the job had none, stays as it is. The optimizer is of the
+// model's whole vector, or of its elements `slice`. The file is read piece by piece to where it belongs.
+// FailedPrecondition names a tensor that is missing, unexpected, or of another shape. DataLoss: metadata that cannot be
+// read.
 absl::Status LoadDense(const Checkpoint& checkpoint, DenseParameters* model, DenseOptimizer* optimizer,
-                       LossScaler* scaler, SpikeGuard* guard = nullptr);
+                       LossScaler* scaler, SpikeGuard* guard = nullptr, std::optional<Slice> slice = std::nullopt);
 
 // Where training stands: steps done, epochs finished, and rows (of a language model: windows) of the present epoch
 // consumed. A checkpoint holds it in its manifest.

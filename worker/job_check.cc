@@ -256,6 +256,10 @@ absl::Status CheckTrain(const v1::Job& job) {
     if (!job.model().has_gpt2()) return Bad("train.init_from is set, but only model.gpt2 reads such a file; remove it");
     if (train.init_from().empty()) return Bad("train.init_from is empty; give a safetensors file, or leave it out");
   }
+  if (train.has_check_weights_every_steps() && !job.model().has_gpt2()) {
+    return Bad("train.check_weights_every_steps is ", train.check_weights_every_steps(),
+               ", but only workers of model.gpt2 compare their weights; remove it");
+  }
   if (train.has_loss_spike()) {
     if (!job.model().has_gpt2()) return Bad("train.loss_spike is set, but only model.gpt2 judges its steps; remove it");
     RETURN_IF_ERROR(CheckLossSpike(train.loss_spike()));

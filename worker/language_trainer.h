@@ -23,8 +23,9 @@ class LanguageTrainer {
  public:
   virtual ~LanguageTrainer() = default;
 
-  // As BatchTrainer::Join: every worker of the job calls it, once, before Train. Where each has a GPU of its own, and
-  // there is NCCL, their GPUs sum the gradients, while the last micro batch's backward goes on.
+  // As BatchTrainer::Join: every worker of the job calls it, once, before Train. Gradients are then summed over workers
+  // while the last micro batch's backward goes on: by a thread beside it on CPUs (but with TrainConfig.GRADIENTS, where
+  // backward waits), and by GPUs where each worker has one of its own and there is NCCL.
   virtual absl::Status Join(const Meeting& meeting) = 0;
 
   struct Step {
@@ -42,7 +43,7 @@ class LanguageTrainer {
     bool overflowed = false;      // The loss was scaled, and a gradient is not finite: nothing has changed.
     double forward_seconds = 0;   // With backward, where the two are one.
     double backward_seconds = 0;  // With the head, where its two passes go together.
-    double reduce_seconds = 0;
+    double reduce_seconds = 0;    // That backward does not hide.
     double update_seconds = 0;
   };
   // This worker's part of a step, micro batch by micro batch; then gradients are summed over all workers, divided by

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "dense/gradient_norm.h"
 #include "worker/language_trainer.h"
+#include "worker/side_thread.h"
 
 namespace sparrow {
 namespace {
@@ -34,7 +36,10 @@ class CpuLanguageTrainer final : public LanguageTrainer {
     if (ShardsGradients()) ZeroAndRelease(parts.model->gradients());
   }
 
-  absl::Status Join(const Meeting&) override { return absl::OkStatus(); }
+  absl::Status Join(const Meeting& meeting) override {
+    if (meeting.collective->size() > 1 && !ShardsGradients()) side_ = std::make_unique<SideThread>(1);
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) override {
     Result result;
@@ -45,37 +50,44 @@ class CpuLanguageTrainer final : public LanguageTrainer {
     const auto own_part = [&own](std::span<float> values) { return values.subspan(own.begin, own.size()); };
     // With ShardsGradients the others' are 0 whenever they are not at hand.
     std::ranges::fill(ShardsGradients() ? own_part(gradients) : gradients, 0.0f);
-    absl::Status reduced;
-    absl::Duration reducing;
+    absl::Status reduced;  // The side thread's, while it is at work, as is the collective.
     const auto reduce = [&](const Slice& part) {
       if (!reduced.ok()) return;  // Nothing after it can be.
-      const absl::Time begun = absl::Now();
       reduced =
           Annotate(collective->ReduceScatterSum(gradients.subspan(part.begin, part.size()), SlicesWithin(ends, part)),
                    "reducing the gradients");
-      reducing += absl::Now() - begun;
-    };
-    const auto reduce_and_release = [&](const Slice& part) {
       if (!ShardsGradients()) return;
-      reduce(part);
       const Slice before{part.begin, std::clamp(own.begin, part.begin, part.end)};
       const Slice after{std::clamp(own.end, part.begin, part.end), part.end};
       for (const Slice& others : {before, after}) ZeroAndRelease(gradients.subspan(others.begin, others.size()));
     };
+    absl::Duration reducing;  // That this thread waits for.
+    const auto start_reducing = [&](const Slice& part) {
+      const absl::Time begun = absl::Now();
+      side_->Wait();
+      side_->Start([&reduce, part] { reduce(part); });
+      reducing += absl::Now() - begun;
+    };
+    const auto finish_reducing = [&] {
+      const absl::Time begun = absl::Now();
+      side_->Wait();
+      reducing += absl::Now() - begun;
+    };
     double loss = 0;
-    // All workers reduce as often as the one with the most micro batches.
-    const uint64_t sequences =
-        ShardsGradients() ? std::max<uint64_t>(batch.count(), step.sequences_max) : batch.count();
+    // All workers reduce as often as the one with the most micro batches, or all in their last one, of none if need be.
+    const uint64_t sequences = std::max<uint64_t>(batch.count(), ShardsGradients() ? step.sequences_max : uint64_t{1});
     RETURN_IF_ERROR(ForEachMicroBatch(batch, sequences, [&](const Sequences& part, uint64_t first) {
       const DropoutPlace place{.step = step.step, .first_sequence = step.first_sequence + first};
-      loss += parts_.model->ForwardBackward(part, place, reduce_and_release);
+      const bool reduces = ShardsGradients() || first + parts_.micro_batch_size >= sequences;
+      loss += parts_.model->ForwardBackward(part, place, [&](const Slice& ready) {
+        if (reduces) start_reducing(ready);
+      });
+      finish_reducing();
       result.forward_seconds += parts_.model->forward_seconds();
       return reduced;
     }));
     result.backward_seconds = absl::ToDoubleSeconds(absl::Now() - start - reducing) - result.forward_seconds;
 
-    if (!ShardsGradients()) reduce({0, gradients.size()});
-    RETURN_IF_ERROR(reduced);
     const absl::Time summing = absl::Now();
     std::array<double, 3> sums = {loss, static_cast<double>(batch.targets.size()),
                                   SumOfSquaresCpu(own_part(gradients))};
@@ -169,6 +181,9 @@ class CpuLanguageTrainer final : public LanguageTrainer {
 
   const LanguageTrainerParts parts_;
   ClipOptions clip_;
+  // Sums over workers what backward is done with, while backward goes on with the rest. Without a thread where there is
+  // nothing to sum, and with slices of gradients, of which no more are to be there than must.
+  std::unique_ptr<SideThread> side_ = std::make_unique<SideThread>(0);
 };
 
 }  // namespace

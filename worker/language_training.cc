@@ -73,7 +73,9 @@ class LanguageTraining final : public TrainingRun {
           {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));
       RETURN_IF_ERROR(Train());
     }
-    if (test_.has_value() && evaluated_step_ != cursor_.step) RETURN_IF_ERROR(Evaluate());
+    if (test_.has_value() && evaluated_step_ != cursor_.step) {
+      if (const absl::Status evaluated = Evaluate(); !evaluated.ok()) return SaveAfterAll(evaluated);
+    }
     return Finish();
   }
 
@@ -176,13 +178,7 @@ class LanguageTraining final : public TrainingRun {
   absl::Status LoadModel() {
     const v1::TrainConfig& train = job_.train();
     if (train.epochs() == 0) return LoadDense(*checkpoint_, model_.get(), /*optimizer=*/nullptr, Scaler());
-    if (train.zero() == v1::TrainConfig::NONE) {
-      return LoadDense(*checkpoint_, model_.get(), optimizer_.get(), Scaler(), Guard());
-    }
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseOptimizer> whole, MakeDenseOptimizer(train.optimizer(), *model_));
-    RETURN_IF_ERROR(LoadDense(*checkpoint_, model_.get(), whole.get(), Scaler(), Guard()));
-    CopyState(whole.get(), OptimizersSlice(), optimizer_.get());
-    return absl::OkStatus();
+    return LoadDense(*checkpoint_, model_.get(), optimizer_.get(), Scaler(), Guard(), OptimizersSlice());
   }
 
   SpikeGuard* Guard() { return guard_.has_value() ? &*guard_ : nullptr; }
@@ -252,8 +248,9 @@ class LanguageTraining final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  // That all workers have one model: at the start, whatever they have loaded, and at each evaluation and the end,
-  // because a cluster whose replicas drift apart trains something else than it says.
+  // That all workers have one model: at the start, whatever they have loaded, after every so many steps if the job says
+  // so, and at each evaluation and the end, because a cluster whose replicas drift apart trains something else than it
+  // says.
   absl::Status CheckEqual(absl::string_view when) {
     RETURN_IF_ERROR(trainer_->CopyWeights());
     const std::span<const float> weights = model_->weights();
@@ -305,11 +302,16 @@ class LanguageTraining final : public TrainingRun {
         metrics_.model_flops_utilization.Set(static_cast<double>(result.targets) /
                                              absl::ToDoubleSeconds(absl::Now() - start) / peak_tokens_per_second_);
       }
+      if (collective_->size() > 1) metrics_.exposed_allreduce_seconds.Observe(result.reduce_seconds);
       metrics_.slice_bytes.Add(static_cast<double>(
           collective_->slice_bytes_sent() - std::exchange(slice_bytes_counted_, collective_->slice_bytes_sent())));
-      Book(batch, result, steps_total);
+      Book(batch, result, steps_total, seconds);
       metrics_.input_bytes.Add(
           static_cast<double>(train_->bytes_read() - std::exchange(bytes_counted, train_->bytes_read())));
+      const uint64_t check = config.check_weights_every_steps();
+      if (check > 0 && cursor_.step % check == 0) {
+        RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
+      }
       const uint64_t every = job_.eval().every_steps();
       if (test_.has_value() && every > 0 && cursor_.step % every == 0) {
         trained_for += absl::Now() - resumed;
@@ -368,7 +370,8 @@ class LanguageTraining final : public TrainingRun {
     return std::min(total, steps_end_);
   }
 
-  void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total) {
+  void Book(const TokenBatch& batch, const LanguageTrainer::Result& result, uint64_t steps_total,
+            const std::array<double, kStepParts>& seconds) {
     cursor_.Pass(batch.step, batch.epoch, batch.windows_in_epoch, batch.last_in_epoch);
     // Of a step that was refused: a loss that is no number would make means of several steps none.
     const bool counts = std::isfinite(result.loss_sum);
@@ -380,7 +383,8 @@ class LanguageTraining final : public TrainingRun {
                   .loss_sum = counts ? result.loss_sum : 0,
                   .skipped = result.refused || result.overflowed,
                   .gradient_norm = std::isfinite(result.gradient_norm) ? result.gradient_norm : 0,
-                  .peak_samples_per_second = peak_tokens_per_second_});
+                  .peak_samples_per_second = peak_tokens_per_second_,
+                  .seconds = seconds});
     metrics_.steps.Increment();
     metrics_.samples.Add(static_cast<double>(batch.tokens.size()));
     metrics_.rows_read.Add(static_cast<double>(batch.tokens.size()));
@@ -390,7 +394,9 @@ class LanguageTraining final : public TrainingRun {
 
   // The mean cross-entropy over all windows of data.test.
   absl::Status Evaluate() {
+    worth_saving_ = false;
     RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
+    worth_saving_ = true;
     const absl::Time start = absl::Now();
     ASSIGN_OR_RETURN(const std::unique_ptr<TokenBatches> tokens, TokenBatches::Open(*test_));
     std::array<double, 2> sums{};  // Of losses, and of targets.
@@ -404,6 +410,7 @@ class LanguageTraining final : public TrainingRun {
     }
     RETURN_IF_ERROR(Annotate(collective_->AllReduceSum(sums), "summing the losses of the evaluation"));
     if (!std::isfinite(sums[0])) {
+      worth_saving_ = false;
       return absl::InvalidArgumentError(absl::StrCat("after ", cursor_.step, " steps the validation loss is ", sums[0],
                                                      ": training has diverged; lower the learning rate"));
     }
@@ -421,6 +428,23 @@ class LanguageTraining final : public TrainingRun {
     if (job_.train().epochs() == 0) record_.summary().set_rows_read(result.rows());
     observer_->OnEval(result);
     return absl::OkStatus();
+  }
+
+  // A test set that cannot be read does not cost the training, unless others are needed for the optimizer's state.
+  absl::Status SaveAfterAll(const absl::Status& evaluated) {
+    const absl::Status failed = Annotate(evaluated, "evaluation at the end");
+    const bool has_all = in_.task.workers() == 1 || job_.train().zero() == v1::TrainConfig::NONE;
+    if (!worth_saving_ || !has_all || !IsFirst() || !trained_ || !job_.checkpoint().at_end() || stop_->stopped()) {
+      return failed;
+    }
+    record_.summary().set_steps(cursor_.step);
+    const absl::Status saved = Save();
+    return absl::Status(failed.code(), saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ",
+                                                                 record_.summary().checkpoint())
+                                                  : absl::StrCat(failed.message(),
+                                                                 "; and the trained model could not "
+                                                                 "be saved: ",
+                                                                 saved.message()));
   }
 
   absl::Status Finish() {
@@ -478,6 +502,7 @@ class LanguageTraining final : public TrainingRun {
   double peak_tokens_per_second_ = 0;  // Of all workers, if each is like this one; 0: not known.
   uint64_t slice_bytes_counted_ = 0;
   bool trained_ = false;
+  bool worth_saving_ = false;  // All workers had equal weights at the last evaluation, and no loss that is not finite.
   std::optional<uint64_t> evaluated_step_;
   std::array<double, kStepParts> seconds_{};
   TrainingRecord record_;

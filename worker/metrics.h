@@ -105,8 +105,10 @@ struct WorkerMetrics {
             metrics->AddHistogram("sparrow_worker_checkpoint_seconds", "Seconds to write one checkpoint (rank 0).")),
         exposed_allreduce_seconds(metrics->AddHistogram(
             "sparrow_worker_exposed_allreduce_seconds",
-            "Seconds of a step in which GPUs sum dense gradients and backward is over (only where NCCL sums): a rise "
-            "means a slower link, or workers that wait for the slowest one.")),
+            "Seconds of a step in which dense gradients are summed over workers and no backward goes on (where NCCL "
+            "sums, "
+            "and language models on several workers, with what else they exchange): a rise means a slower link, or "
+            "workers that wait for the slowest one.")),
         loss_scale(metrics, "sparrow_worker_loss_scale",
                    "What a step's loss is multiplied by (train.precision FLOAT16 alone): a fall means that gradients "
                    "overflow; at train.loss_scale.min the next overflow ends the job."),

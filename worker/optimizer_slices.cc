@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace sparrow {
@@ -15,16 +14,6 @@ namespace {
 constexpr uint64_t kFloatsAtATime = uint64_t{1} << 22;
 
 }  // namespace
-
-void CopyState(DenseOptimizer* whole, const Slice& slice, DenseOptimizer* part) {
-  const std::vector<DenseOptimizer::State> from = whole->states(), to = part->states();
-  CHECK_EQ(from.size(), to.size());
-  for (size_t s = 0; s < from.size(); ++s) {
-    CHECK_EQ(to[s].values.size(), slice.size());
-    std::ranges::copy(from[s].values.subspan(slice.begin, slice.size()), to[s].values.begin());
-  }
-  part->set_updates(whole->updates());
-}
 
 absl::StatusOr<std::unique_ptr<DenseOptimizer>> GatherOptimizer(const v1::OptimizerConfig& config,
                                                                 const DenseParameters& model, DenseOptimizer* part,

@@ -13,10 +13,6 @@
 
 namespace sparrow {
 
-// The slice of `whole`, which is of a model's whole vector, and its number of updates. REQUIRES: both are of one kind,
-// and `part` has the slice's size.
-void CopyState(DenseOptimizer* whole, const Slice& slice, DenseOptimizer* part);
-
 // On rank 0 the whole optimizer, of all workers' even slices; on the others null, without the memory for it. Every
 // worker calls it. Errors of the collective.
 absl::StatusOr<std::unique_ptr<DenseOptimizer>> GatherOptimizer(const v1::OptimizerConfig& config,

@@ -133,7 +133,8 @@ absl::StatusOr<TrainLoop::StepResult> TrainLoop::Step() {
                              .skipped = skip,
                              .epoch = batch.epoch,
                              .rows_in_epoch = batch.rows_in_epoch,
-                             .last_in_epoch = batch.last_in_epoch};
+                             .last_in_epoch = batch.last_in_epoch,
+                             .seconds = watch.seconds()};
   const WorkerMetrics& metrics = *parts_.metrics;
   for (size_t part = 0; part < kStepParts; ++part) {
     seconds_[part] += watch.seconds()[part];

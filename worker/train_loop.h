@@ -49,6 +49,7 @@ class TrainLoop {
     uint64_t epoch = 0;
     uint64_t rows_in_epoch = 0;
     bool last_in_epoch = false;
+    std::array<double, kStepParts> seconds{};  // Of this worker, by part.
   };
   // REQUIRES: more(). An error is final.
   absl::StatusOr<StepResult> Step();

@@ -318,7 +318,8 @@ class Training final : public TrainingRun {
                   .rows_read = result.rows_read,
                   .samples = result.samples,
                   .loss_sum = result.loss_sum,
-                  .skipped = result.skipped});
+                  .skipped = result.skipped,
+                  .seconds = result.seconds});
   }
 
   absl::Status Evaluate() {

@@ -41,6 +41,11 @@ void TrainingRecord::Book(const Step& step) {
       observer_->OnLoss(point);
     }
   }
+  // The first steps of a run, which take longer, are soon forgotten.
+  const double weight = std::max(0.1, 1.0 / static_cast<double>(++steps_timed_));
+  for (size_t part = 0; part < kStepParts; ++part) {
+    smoothed_seconds_[part] += (step.seconds[part] - smoothed_seconds_[part]) * weight;
+  }
   v1::Progress progress;
   progress.set_step(step.step + 1);
   progress.set_steps_total(step.steps_total);
@@ -53,6 +58,9 @@ void TrainingRecord::Book(const Step& step) {
   progress.set_rows_are_tokens(summary_.rows_are_tokens());
   if (step.gradient_norm > 0) progress.set_gradient_norm(step.gradient_norm);
   if (step.peak_samples_per_second > 0) progress.set_peak_samples_per_second(step.peak_samples_per_second);
+  for (size_t part = 0; part < kStepParts; ++part) {
+    if (smoothed_seconds_[part] > 0) (*progress.mutable_step_seconds())[kStepPartNames[part]] = smoothed_seconds_[part];
+  }
   observer_->OnProgress(progress);
 }
 

@@ -3,11 +3,13 @@
 
 // What a training run has done so far: the summary to be, and what is told on the way.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "sparrow/v1/coordinator.pb.h"
+#include "worker/metrics.h"
 #include "worker/trainer.h"
 
 namespace sparrow {
@@ -32,6 +34,7 @@ class TrainingRecord {
     bool skipped = false;
     double gradient_norm = 0;            // 0: not known.
     double peak_samples_per_second = 0;  // The same.
+    std::array<double, kStepParts> seconds{};
   };
   // Takes a step into the summary, and tells the observer.
   void Book(const Step& step);
@@ -51,6 +54,8 @@ class TrainingRecord {
   uint64_t epoch_samples_ = 0;
   double smoothed_loss_ = 0;
   uint64_t smoothed_steps_ = 0;
+  std::array<double, kStepParts> smoothed_seconds_{};
+  uint64_t steps_timed_ = 0;
 };
 
 }  // namespace sparrow

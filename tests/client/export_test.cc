@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/random.h"
+#include "client/export_json.h"
 #include "client/predictor.h"
 #include "dense/safetensors.h"
 #include "server/row_file.h"
@@ -98,7 +100,7 @@ std::vector<T> Array(const std::string& path, const NpyHeader& header) {
 }
 
 absl::StatusOr<ExportResult> Export(const std::string& checkpoint, const std::string& directory) {
-  return ExportCheckpoint(checkpoint, directory, [] { return false; });
+  return ExportCheckpoint(checkpoint, directory, /*tokenizer=*/"", [] { return false; });
 }
 
 TEST_P(ExportTest, StoppedAtAnyMomentLeavesNothing) {
@@ -106,7 +108,8 @@ TEST_P(ExportTest, StoppedAtAnyMomentLeavesNothing) {
   int moments = 0;
   for (;; ++moments) {
     int left = moments;
-    const absl::StatusOr<ExportResult> result = ExportCheckpoint(checkpoint_, out, [&] { return left-- == 0; });
+    const absl::StatusOr<ExportResult> result =
+        ExportCheckpoint(checkpoint_, out, /*tokenizer=*/"", [&] { return left-- == 0; });
     if (result.ok()) break;
     ASSERT_TRUE(absl::IsCancelled(result.status())) << result.status();
     ASSERT_FALSE(std::filesystem::exists(out));
@@ -373,6 +376,19 @@ INSTANTIATE_TEST_SUITE_P(
                     Form{"Npy", "dlrm_npy { dense_columns: 3 }", "dlrm { bottom: [ 8, 4 ] top: [ 8, 1 ] }",
                          "bag_size: 2", WriteSet}),
     [](const testing::TestParamInfo<Form>& info) { return info.param.name; });
+
+TEST(HubConfig, TheEndOfATextIsTheTokenizersOrThatOfGpt2sVocabulary) {
+  v1::Gpt2 gpt2;
+  const auto end_of = [&](std::optional<uint16_t> end_of_text) {
+    const auto json = nlohmann::json::parse(HubConfigJson(gpt2, end_of_text));
+    EXPECT_EQ(json["bos_token_id"], json["eos_token_id"]);
+    return json["eos_token_id"];
+  };
+  EXPECT_EQ(end_of(std::nullopt), 50256);
+  EXPECT_EQ(end_of(7), 7);
+  gpt2.set_vocabulary(50304);
+  EXPECT_TRUE(end_of(std::nullopt).is_null());
+}
 
 }  // namespace
 }  // namespace sparrow

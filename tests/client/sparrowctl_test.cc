@@ -287,6 +287,25 @@ TEST(Sparrowctl, ALanguageModelIsEvaluatedAndExportedAndPredictsNoRows) {
   EXPECT_EQ(config["model_type"], "gpt2");
   EXPECT_EQ(config["n_embd"], 8);
   EXPECT_EQ(config["vocab_size"], 2);
+  EXPECT_TRUE(config["eos_token_id"].is_null());
+  EXPECT_TRUE(config["bos_token_id"].is_null());
+
+  // The end of a text is what the tokenizer says.
+  ASSERT_TRUE(WriteFileAtomically(directory.File("one.json"),
+                                  R"({"format": "sparrow-tokenizer", "version": 1, "kind": "characters",
+                                      "vocabulary": 2, "end_of_text": 1, "characters": ["a"]})")
+                  .ok());
+  const RunResult named = Ctl({"export", checkpoint, "--to", "named", "--tokenizer", "one.json"}, directory.path());
+  EXPECT_EQ(named.status, 0) << named.err;
+  EXPECT_EQ(nlohmann::json::parse(*ReadFile(directory.File("named/config.json")))["eos_token_id"], 1);
+  ASSERT_TRUE(WriteFileAtomically(directory.File("three.json"),
+                                  R"({"format": "sparrow-tokenizer", "version": 1, "kind": "characters",
+                                      "vocabulary": 3, "end_of_text": 2, "characters": ["a", "b"]})")
+                  .ok());
+  const RunResult large = Ctl({"export", checkpoint, "--to", "large", "--tokenizer", "three.json"}, directory.path());
+  EXPECT_EQ(large.status, 1);
+  EXPECT_THAT(large.err, HasSubstr("--tokenizer three.json has 3 tokens, but the model has 2"));
+  ExpectOneLine(large);
 
   // What was written is read again: the same model, to the last digit of its loss.
   const RunResult again = Ctl({"run", "job", "--set", "train.epochs=0", "--set",

@@ -2,12 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "tests/dense/double_reference.h"
 
@@ -146,6 +148,45 @@ TEST_F(Safetensors, NarrowTypesAreReadWhereAskedFor) {
   EXPECT_EQ(loaded->tensors.at("h").values, (std::vector<float>{1.5f, -2.0f, 0x1p-24f}));
   EXPECT_EQ(loaded->tensors.at("b").values, (std::vector<float>{1.5f, -2.0f, 0x1p100f}));
   EXPECT_EQ(loaded->tensors.at("b").shape, (std::vector<uint64_t>{3, 1}));
+}
+
+// Of float32 and of a narrow type, longer than what is read at once.
+TEST_F(Safetensors, PartsOfATensorAreRead) {
+  constexpr uint64_t kLong = (uint64_t{1} << 20) + 7;
+  const std::vector<float> values = RandomFloats(5, kLong);
+  std::string narrow;
+  for (const float value : values) narrow.append(reinterpret_cast<const char*>(&value) + 2, 2);  // As bfloat16.
+  std::string header = absl::StrCat(R"({"w":{"dtype":"F32","shape":[)", kLong, R"(],"data_offsets":[0,)", 4 * kLong,
+                                    R"(]},"n":{"dtype":"BF16","shape":[)", kLong, R"(],"data_offsets":[)", 4 * kLong,
+                                    ",", 6 * kLong, "]}}");
+  const uint64_t length = header.size();
+  Write(absl::StrCat(std::string(reinterpret_cast<const char*>(&length), 8), header,
+                     std::string(reinterpret_cast<const char*>(values.data()), 4 * kLong), narrow));
+  const auto reader = SafetensorsReader::Open(path_, {.narrow_types = true});
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const uint64_t first : {uint64_t{0}, uint64_t{3}, kLong - 1, kLong}) {
+    for (const char* name : {"w", "n"}) {
+      std::vector<float> part(kLong - first);
+      ASSERT_TRUE((*reader)->Read((*reader)->tensors().at(name), first, part).ok());
+      for (uint64_t i = 0; i < part.size(); ++i) {
+        const uint32_t kept = *name == 'w' ? ~uint32_t{0} : 0xffff0000u;
+        ASSERT_EQ(std::bit_cast<uint32_t>(part[i]), std::bit_cast<uint32_t>(values[first + i]) & kept) << name << i;
+      }
+    }
+  }
+  std::filesystem::resize_file(path_, 200);
+  std::vector<float> part(kLong);
+  const absl::Status cut = (*reader)->Read((*reader)->tensors().at("w"), 0, part);
+  EXPECT_EQ(cut.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(cut.message()), HasSubstr(path_ + ": ends at byte 200"));
+}
+
+TEST_F(Safetensors, WhatIsNoRegularFileIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const absl::Status pipe = ReadSafetensors(path_).status();
+  EXPECT_EQ(pipe.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(pipe.message()), HasSubstr(path_ + ": is not a regular file"));
+  EXPECT_THAT(std::string(ReadSafetensors(directory_).status().message()), HasSubstr("is a directory"));
 }
 
 TEST_F(Safetensors, LyingHeadersAreRefused) {

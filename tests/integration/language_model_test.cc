@@ -122,11 +122,11 @@ TEST_F(LanguageModelCluster, DaemonsTrainWhatOneProcessTrains) {
   const TrainingRun expected = TrainHere("");
   ASSERT_EQ(expected.status, 0) << expected.err;
   ASSERT_EQ(expected.losses.size(), 30u);
-  for (const int workers : {2, 4}) {
+  const std::pair<int, const char*> cases[] = {{2, "NONE"}, {3, "OPTIMIZER_STATE"}, {4, "GRADIENTS"}};
+  for (const auto& [workers, zero] : cases) {
     LocalCluster cluster({.servers = 0, .workers = workers, .data_root = data_.path()});
     const TrainingRun run =
-        TrainHere(cluster.coordinator(),
-                  workers == 4 ? std::vector<std::string>{"train.zero=GRADIENTS"} : std::vector<std::string>{});
+        TrainHere(cluster.coordinator(), {absl::StrCat("train.zero=", zero), "train.check_weights_every_steps=1"});
     ASSERT_EQ(run.status, 0) << run.err;
     ASSERT_EQ(run.losses.size(), expected.losses.size());
     for (size_t i = 0; i < run.losses.size(); ++i) {

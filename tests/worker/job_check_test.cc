@@ -190,6 +190,8 @@ const BadJob kBadJobs[] = {
      "train.zero is set, but only model.gpt2"},
     {"LossSpikeOfAnotherModel", [](v1::Job* job) { job->mutable_train()->mutable_loss_spike(); },
      "train.loss_spike is set, but only model.gpt2"},
+    {"CheckWeightsOfAnotherModel", [](v1::Job* job) { job->mutable_train()->set_check_weights_every_steps(5); },
+     "train.check_weights_every_steps is 5, but only workers of model.gpt2"},
     {"InitFromOfAnotherModel", [](v1::Job* job) { job->mutable_train()->set_init_from("gpt2.safetensors"); },
      "train.init_from is set, but only model.gpt2"},
     {"TokensOfAnotherModel", [](v1::Job* job) { job->mutable_data()->mutable_tokens(); },

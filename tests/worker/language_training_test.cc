@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -132,6 +133,7 @@ TEST_F(LanguageTraining, LearnsWhatCanBeLearnt) {
   EXPECT_TRUE(result.recorder.last_progress.has_gradient_norm());
   for (const char* part : {"load", "forward", "backward", "allreduce", "optimizer"}) {
     EXPECT_GT(summary.step_seconds().at(part), 0) << part;
+    EXPECT_GT(result.recorder.last_progress.step_seconds().at(part), 0) << part;
   }
 }
 
@@ -385,6 +387,34 @@ TEST_F(LanguageTraining, StartsFromWeightsOfAFile) {
               AllOf(HasSubstr("train.init_from"), HasSubstr("w.safetensors"), HasSubstr("\"h.2.")));
   EXPECT_THAT(Refusal(Job("train { init_from: \"none.safetensors\" }")), HasSubstr("none.safetensors"));
   EXPECT_THAT(Refusal(Job("train { init_from: \"../w.safetensors\" }")), HasSubstr("outside"));
+  ASSERT_EQ(mkfifo((harness_.data_root() + "/pipe").c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(Job("train { init_from: \"pipe\" }")),
+              AllOf(HasSubstr("train.init_from"), HasSubstr("/pipe"), HasSubstr("is not a regular file")));
+}
+
+// What the last evaluation cannot read does not cost the training.
+TEST_F(LanguageTraining, ATestSetThatIsGoneAtTheEndCostsTheEvaluationAlone) {
+  WriteTokens("test.bin", 200, kVocabulary);
+  v1::Job job = Job("eval { every_steps: 0 }");
+  job.mutable_data()->mutable_test()->clear_rows();
+  job.mutable_data()->mutable_test()->set_path(0, "test.bin");
+  const auto whole = harness_.Train(job, {});
+  ASSERT_TRUE(whole.status().ok()) << whole.status();
+  for (const uint32_t workers : {1u, 2u}) {
+    WriteTokens("test.bin", 200, kVocabulary);
+    const auto lose = [&](const v1::Progress& progress) {
+      if (progress.step() == 30) std::filesystem::resize_file(harness_.data_root() + "/test.bin", 5);
+    };
+    const auto result =
+        harness_.Train(job, {.workers = workers, .job_id = absl::StrCat("lost-", workers), .on_progress = lose});
+    const std::string message(result.ranks[0].status().message());
+    EXPECT_THAT(message, AllOf(HasSubstr("evaluation at the end"), HasSubstr("test.bin"),
+                               HasSubstr("; the trained model is saved, in ")));
+    const std::string directory = message.substr(message.rfind(' ') + 1);
+    const auto dense = ReadFile(absl::StrCat(directory, "/", kDenseFileName));
+    ASSERT_TRUE(dense.ok()) << dense.status();
+    EXPECT_TRUE(workers == 2 || *dense == Dense(whole));
+  }
 }
 
 TEST_F(LanguageTraining, OnlyEvaluatesWithoutEpochs) {
@@ -428,6 +458,26 @@ TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
                              }});
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("after 3 steps worker 1 has other weights than worker 0"));
+}
+
+// Between evaluations too, where the job says so.
+TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamedAfterTheStepsThatTheJobNames) {
+  const char* const more = "train { check_weights_every_steps: 2 } eval { every_steps: 0 }";
+  int gatherings = 0;
+  const auto lie_at = [&](int when) {
+    return harness_.Train(Job(more), {.workers = 2, .wrap_collective = [&](std::unique_ptr<Collective> collective) {
+                                        return std::make_unique<LyingCollective>(std::move(collective), when, "0");
+                                      }});
+  };
+  // Devices, and the weights at the start, come first.
+  for (const int steps : {2, 4, 30}) {
+    gatherings = 2 + steps / 2;
+    EXPECT_THAT(std::string(lie_at(gatherings).status().message()),
+                HasSubstr(absl::StrCat("after ", steps, " steps worker 1 has other weights than worker 0")));
+  }
+  // The evaluation and the end follow, and nothing else.
+  EXPECT_THAT(std::string(lie_at(gatherings + 2).status().message()), HasSubstr("after the last step worker 1 has"));
+  EXPECT_TRUE(lie_at(gatherings + 3).status().ok());
 }
 
 TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {

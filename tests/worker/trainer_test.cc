@@ -244,6 +244,9 @@ TEST_F(Trainer, OnTheCpuNothingIsCopiedToADevice) {
   const auto& parts = result.ranks[0]->step_seconds();
   EXPECT_EQ(parts.at("h2d"), 0);
   EXPECT_GT(parts.at("backward"), 0);
+  const auto& lately = result.recorder.last_progress.step_seconds();
+  EXPECT_FALSE(lately.contains("h2d"));
+  EXPECT_GT(lately.at("backward"), 0);
 }
 
 TEST_F(Trainer, MetricsCountWhatWasDone) {
