@@ -74,7 +74,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
                                           .spare_bytes = states + kGpuReserveBytes},
                                          stream_));
     const DeviceLayout& layout = model_->parameters()->layout();
-    optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_);
+    optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_, layout.Matrices());
     if (!optimizer_.has_value()) {
       return GpuIsOutOfMemory(absl::StrCat("the optimizer's state needs ", states, " bytes"));
     }
@@ -408,10 +408,6 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options) {
   const auto on = [&] { return absl::StrCat("cuda:", options.gpu); };
-  if (job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
-    return absl::UnimplementedError(
-        "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
-  }
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), ": cuBLASLt cannot be loaded: ", absence));
   }
