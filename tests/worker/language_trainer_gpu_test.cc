@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -350,6 +351,22 @@ TEST_F(LanguageTrainerGpu, AStepThatIsNotAcceptedChangesNothing) {
   EXPECT_EQ(accepted->loss_sum, refused->loss_sum);
   ASSERT_TRUE(training.trainer->CopyToModel().ok());
   EXPECT_FALSE(std::ranges::equal(before, training.model->weights()));
+}
+
+TEST_F(LanguageTrainerGpu, WhatCannotFitIsRefusedWithItsParts) {
+  const v1::Gpt2 config = SmallConfig();
+  const Training training = Fresh(config, AdamW(), 5);
+  v1::Job job;
+  *job.mutable_model()->mutable_gpt2() = config;
+  *job.mutable_train()->mutable_optimizer() = AdamW();
+  const auto refused = MakeGpuLanguageTrainer({.model = training.model.get(),
+                                               .optimizer = training.optimizer.get(),
+                                               .clip_norm = {},
+                                               .micro_batch_size = 1'000'000'000},
+                                              job, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  const std::string message(refused.status().message());
+  EXPECT_NE(message.find("for the activations of 1000000000 windows of 16 tokens"), std::string::npos) << message;
 }
 
 TEST_F(LanguageTrainerGpu, StopsBeforeTheNextMicroBatchAndChangesNothing) {
