@@ -123,16 +123,13 @@ class LambCpu final : public DenseOptimizer {
   }
 
   void End(std::span<float> weights, std::span<const float>, const StepOptions& options) override {
-    DenseScalars scalars = ScalarsOf(rule_, options, CorrectionsOf(rule_, updates_));
-    const double rate = rule_.learning_rate * options.learning_rate_factor;
+    const DenseScalars scalars = ScalarsOf(rule_, options, CorrectionsOf(rule_, updates_));
     ForEachBlock([&](size_t b) {
       DenseScalars s = scalars;
       if (blocks_[b].tensor == kNoTensor) {
         s.weight_decay = 0;
       } else {
-        const double weight = sums_[2 * blocks_[b].tensor];
-        const double direction = sums_[2 * blocks_[b].tensor + 1];
-        if (weight > 0 && direction > 0) s.rate = static_cast<float>(rate * std::sqrt(weight / direction));
+        s.rate = LambRate(rule_, options, sums_[2 * blocks_[b].tensor], sums_[2 * blocks_[b].tensor + 1]);
       }
       Apply(blocks_[b], s, weights.data());
     });

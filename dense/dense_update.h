@@ -103,7 +103,7 @@ SPARROW_HOST_DEVICE inline DenseScalars ScalarsOf(const DenseRule& rule, const D
 }
 
 // Momentum's m and Adagrad's accumulator are `first`; Adam's m and v are `first` and `second`. What a kind does not
-// have is neither read nor written. LAMB's update takes the two functions below.
+// have is neither read nor written. LAMB's update takes the functions below.
 template <DenseOptimizerKind kKind>
 SPARROW_HOST_DEVICE inline void UpdateElement(const DenseScalars& s, float unscaled_gradient, float& weight,
                                               float& first, float& second) {
@@ -140,6 +140,12 @@ SPARROW_HOST_DEVICE inline float LambDirection(const DenseScalars& s, float weig
   // m is 0 where no gradient has come yet; see Adagrad.
   const float step = first == 0 ? 0 : s.m_correction * first / (std::sqrt(second) * s.v_correction + s.eps);
   return step + s.weight_decay * weight;
+}
+// The rate of a tensor, its ratio included, from the sums of its weights' and its directions' squares.
+SPARROW_HOST_DEVICE inline float LambRate(const DenseRule& rule, const DenseStepOptions& options, double weights,
+                                          double directions) {
+  const double ratio = weights > 0 && directions > 0 ? std::sqrt(weights / directions) : 1;
+  return static_cast<float>(rule.learning_rate * options.learning_rate_factor * ratio);
 }
 
 }  // namespace sparrow

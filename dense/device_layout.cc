@@ -32,6 +32,7 @@ DeviceLayout::DeviceLayout(const std::vector<Parameter>& parameters, const Tenso
     CHECK(parameter.shape.size() == 1 || parameter.shape.size() == 2) << parameter.name;
     const bool vector = parameter.shape.size() == 1;
     Placed placed;
+    placed.vector = vector;
     placed.host_offset = static_cast<int64_t>(parameter.offset);
     placed.rows = vector ? 1 : static_cast<int64_t>(parameter.shape[0]);
     placed.cols = static_cast<int64_t>(parameter.shape.back());
@@ -60,6 +61,17 @@ std::vector<int64_t> DeviceLayout::Offsets() const {
   std::vector<int64_t> offsets;
   for (const Placed& placed : placed_) offsets.push_back(placed.device.offset);
   return offsets;
+}
+
+std::vector<Slice> DeviceLayout::Matrices() const {
+  std::vector<Slice> matrices;
+  for (const Placed& placed : placed_) {
+    if (placed.vector) continue;
+    const DeviceTensor& tensor = placed.device;
+    matrices.push_back({.begin = static_cast<uint64_t>(tensor.offset),
+                        .end = static_cast<uint64_t>(tensor.offset + tensor.rows * tensor.cols)});
+  }
+  return matrices;
 }
 
 void DeviceLayout::Spread(std::span<const float> host, std::span<float> device) const {

@@ -44,9 +44,13 @@ class DeviceLayout {
   void Spread(std::span<const float> host, std::span<float> device) const;   // Writes all of `device`, gaps included.
   void Collect(std::span<const float> device, std::span<float> host) const;  // The inverse; passes over the gaps.
 
+  // Where parameters with two extents lie, their padding included, ascending.
+  std::vector<Slice> Matrices() const;
+
  private:
   struct Placed {
     DeviceTensor device;
+    bool vector = false;
     bool transposed = false;
     int64_t host_offset = 0;
     int64_t rows = 0;  // The host's.

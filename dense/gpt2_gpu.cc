@@ -1,6 +1,7 @@
 #include "dense/gpt2_gpu.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
@@ -487,6 +488,36 @@ class Gpt2Gpu final : public LanguageModelGpu {
 };
 
 }  // namespace
+
+Gpt2Bytes Gpt2BytesGpu(const v1::Gpt2& config, const LanguageModelGpu::Options& options, uint64_t free_bytes) {
+  const Gpt2Layout layout(config);
+  const DeviceLayout places(layout.parameters.parameters(), FormsOf(layout));
+  const double parameters = static_cast<double>(places.size());
+  const double layers = config.layers(), width = config.width(), heads = config.heads();
+  const double e = static_cast<double>(ElementBytes(options.precision));
+  const int64_t rows = options.sequences_max * config.context();
+  const double kept = options.recompute == TrainConfig::BLOCKS ? 1 : layers;
+  const double kept_cheap = options.recompute == TrainConfig::NOTHING ? layers : 1;
+  const double row = layers * e * width + kept * (e * 9 * width + 4 * heads) + kept_cheap * (e * 6 * width + 16) +
+                     e * (config.dropout() > 0 ? 13 : 12) * width + 8;
+  const double attention_rows = static_cast<double>(options.sequences_max) * std::ceil(config.context() / 64.0) * 64;
+  Gpt2Bytes bytes{.weights = parameters * (e == 2 ? 6 : 4),
+                  .gradients = parameters * 4,
+                  .workspaces = kProductsWorkspaceBytes + 8 * heads * attention_rows +
+                                static_cast<double>(rows) * (20 + width / 4) +
+                                sizeof(float) * static_cast<double>(LayerNormWorkspaceFloats(rows, config.width()))};
+  const double spare = static_cast<double>(options.spare_bytes + internal::kGpuSpareBytes);
+  int64_t logit_rows = rows;
+  const auto with_logits = [&] {
+    return static_cast<double>(rows) * row +
+           static_cast<double>(logit_rows) * (e * static_cast<double>(places.at(layout.wte.name).rows) + 4);
+  };
+  while (logit_rows / 2 >= kLogitRowsMin && bytes.total() + with_logits() + spare > static_cast<double>(free_bytes)) {
+    logit_rows = (logit_rows + 1) / 2;
+  }
+  bytes.activations = with_logits();
+  return bytes;
+}
 
 absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& config, const LanguageModel& model,
                                                               const LanguageModelGpu::Options& options,

@@ -77,6 +77,36 @@ class LanguageModelGpu : public GradientSource {
   GradientsQueued queued_;
 };
 
+// Bytes of GPU memory that MakeGpt2Gpu's model takes, by formula. Its parts, with R rows of a micro batch, e bytes of
+// an element, L layers, width d, H heads, vocabulary V with its padding, P parameters with theirs, and logits of Q
+// rows:
+//
+//   weights      4 P, and their copy of 2 P where e is 2;  gradients  4 P
+//   activations  of a block            R (e 10 d + 4 H), of which what takes a product or attention to compute is
+//                                      e 9 d + 4 H (qkv, attended, the middle sum, GELU's input), and its input e d
+//                what is cheap in it   R (e 6 d + 16) (both norms' outputs, GELU's output, two RowMoments)
+//                once                  R (e 12 d + 8), with dropout e 13 d: the last sum and its norm, and gradients of
+//                                      the residual sum, a branch, attention's output, qkv and fc
+//                logits                Q (e V + 4)
+//   workspaces   products', attention's 8 bytes for each head and row, those of embeddings' and norms' gradients
+//
+// recompute NOTHING keeps L blocks and all that is cheap in them, CHEAP one block's cheap part, BLOCKS one block and
+// the inputs of all. In 16 bits a layer of NOTHING so takes R (32 d + 4 H + 16), where the usual formula for layers
+// without fused attention says R (34 d + 5 H S) for a context of S (Korthikanti et al., "Reducing Activation
+// Recomputation in Large Transformer Models", 2022): the scores, their softmax and its dropout, 5 H S, are never in
+// memory, 4 H + 16 say what their rows and those of norms were divided by, and the masks of two dropouts, 2 d, are
+// computed again.
+struct Gpt2Bytes {
+  double weights = 0;
+  double gradients = 0;
+  double activations = 0;
+  double workspaces = 0;
+
+  double total() const { return weights + gradients + activations + workspaces; }
+};
+// Q is what MakeGpt2Gpu takes where so much memory is free: all rows, or a half, a quarter, ..., 1,024 at least.
+Gpt2Bytes Gpt2BytesGpu(const v1::Gpt2& config, const LanguageModelGpu::Options& options, uint64_t free_bytes);
+
 // The twin of `model`, which MakeGpt2 made of the same config, with its weights. InvalidArgument: a width that is no
 // multiple of kColumnsMultiple. ResourceExhausted: the memory of the GPU, with numbers.
 absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& config, const LanguageModel& model,

@@ -54,11 +54,7 @@ class GpuBatchTrainer final : public BatchTrainer {
                              stream_));
     const int64_t size = model_->parameters()->layout().size();
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
-    if (rule.kind == DenseOptimizerKind::kLamb) {
-      return absl::UnimplementedError(
-          "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
-    }
-    optimizer_ = DenseOptimizerGpu::Make(rule, size, stream_);
+    optimizer_ = DenseOptimizerGpu::Make(rule, size, stream_, model_->parameters()->layout().Matrices());
     if (!optimizer_.has_value()) {
       return GpuIsOutOfMemory(absl::StrCat("the dense optimizer's state needs ",
                                            static_cast<uint64_t>(DenseStates(rule.kind) * size) * sizeof(float),

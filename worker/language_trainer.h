@@ -100,7 +100,7 @@ struct GpuLanguageTrainerOptions {
 // precision and what is computed again. parts.model and parts.optimizer are where it begins. All GPU memory but that of
 // recorded graphs is taken here. REQUIRES: parts.optimizer is of the whole model. ResourceExhausted: memory of the GPU,
 // with numbers. InvalidArgument: sizes that a GPU does not take. FailedPrecondition: this GPU, or cuBLASLt, cannot be
-// used. Unimplemented: LAMB, or no CUDA in this build.
+// used. Unimplemented: no CUDA in this build.
 absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const LanguageTrainerParts& parts,
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options);

@@ -15,6 +15,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/cuda/allocate.h"
 #include "base/cuda/graph.h"
@@ -42,6 +43,7 @@ namespace {
 // A sum takes multiprocessors from the backward pass beside it, and waits for the other GPUs meanwhile: a few large
 // ones.
 constexpr int64_t kBucketBytes = 100 << 20;
+constexpr double kMiB = 1 << 20;
 constexpr size_t kPartAlignment = 256;  // Bytes, of what lies in a micro batch's input.
 
 size_t Aligned(size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
@@ -64,17 +66,27 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
     const size_t states = DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float);
-    ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
-                                         {.precision = precision_,
-                                          .recompute = job.train().recompute(),
-                                          .sequences_max = micro_,
-                                          .seed = job.train().seed(),
-                                          .deterministic = job.train().deterministic(),
-                                          .plan_file = options.plan_file,
-                                          .spare_bytes = states + kGpuReserveBytes},
-                                         stream_));
+    const LanguageModelGpu::Options model_options{.precision = precision_,
+                                                  .recompute = job.train().recompute(),
+                                                  .sequences_max = micro_,
+                                                  .seed = job.train().seed(),
+                                                  .deterministic = job.train().deterministic(),
+                                                  .plan_file = options.plan_file,
+                                                  .spare_bytes = states + kGpuReserveBytes};
+    const size_t free_before = GpuMemoryNow().free;
+    const Gpt2Bytes bytes = Gpt2BytesGpu(job.model().gpt2(), model_options, free_before);
+    const double needed = bytes.total() + static_cast<double>(states);
+    const std::string needs = absl::StrFormat(
+        "model.gpt2 needs %.1f MiB of GPU memory: %.1f for weights + %.1f for gradients + %.1f for the optimizer + "
+        "%.1f for the activations of %d windows of %d tokens + %.1f for workspaces",
+        needed / kMiB, bytes.weights / kMiB, bytes.gradients / kMiB, static_cast<double>(states) / kMiB,
+        bytes.activations / kMiB, micro_, context_, bytes.workspaces / kMiB);
+    if (needed > static_cast<double>(free_before)) {
+      return GpuIsOutOfMemory(absl::StrCat(needs, " (train.micro_batch_size and train.recompute make it less)"));
+    }
+    ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model, model_options, stream_));
     const DeviceLayout& layout = model_->parameters()->layout();
-    optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_);
+    optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_, layout.Matrices());
     if (!optimizer_.has_value()) {
       return GpuIsOutOfMemory(absl::StrCat("the optimizer's state needs ", states, " bytes"));
     }
@@ -91,7 +103,10 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     norm_sums_.device.Fill(0, stream_);
     for (size_t m = 0; m < micros; ++m) marks_.push_back(std::make_unique<Marks>());
     stream_.Synchronize();
-    LOG(INFO) << job.name() << ": " << model_->Describe();
+    LOG(INFO) << job.name() << ": " << needs << "; "
+              << absl::StrFormat("%.1f MiB are taken; ",
+                                 (static_cast<double>(free_before) - static_cast<double>(GpuMemoryNow().free)) / kMiB)
+              << model_->Describe();
     return CheckGpuReserve("model and activations leave too little");
   }
 
@@ -408,10 +423,6 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options) {
   const auto on = [&] { return absl::StrCat("cuda:", options.gpu); };
-  if (job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
-    return absl::UnimplementedError(
-        "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
-  }
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), ": cuBLASLt cannot be loaded: ", absence));
   }

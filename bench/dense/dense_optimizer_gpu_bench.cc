@@ -1,12 +1,11 @@
 // Question: how near to the memory's limit are the flat kernels of the dense part: optimizers and gradient norm?
-// Fixed: fp32 weights, gradients and state, one launch a step. Varies: the kind, with and without a bf16 copy, and the
-// number of parameters. Bounds, measured in the same run: device copy bandwidth (bytes read + written) of 2 GiB, and of
-// as many bytes as the kernel moves, since a launch of a few microseconds does not reach the former whatever it does.
-// Bytes moved are counted as in the kernels' comments: SGD 12 a parameter, momentum and Adagrad 20, Adam 28, 2 more
-// with a copy; the norm 4.
-// Each time is the median of 25 launches between events, L2 flushed before each. The checksum is the norm of the
-// weights.
-// usage: dense_optimizer_gpu_bench [PARAMETERS]    (default: 1 M, 16 M and 256 M; the last takes 5 GB)
+// Fixed: fp32 weights, gradients and state, one launch a step but for LAMB. Varies: the kind, with and without a bf16
+// copy, and the number of parameters. Bounds, measured in the same run: device copy bandwidth (bytes read + written) of
+// 2 GiB, and of as many bytes as the kernel moves, since a launch of a few microseconds does not reach the former
+// whatever it does. Bytes moved are counted as in the kernels' comments: SGD 12 a parameter, momentum and Adagrad 20,
+// Adam 28, LAMB 40 (two launches; of 16 tensors here), 2 more with a copy; the norm 4. Each time is the median of 25
+// launches between events, L2 flushed before each. The checksum is the norm of the weights. usage:
+// dense_optimizer_gpu_bench [PARAMETERS]    (default: 1 M, 16 M and 256 M; the last takes 5 GB)
 
 #include <algorithm>
 #include <cstdint>
@@ -31,6 +30,7 @@ namespace {
 constexpr int64_t kCopyBytes = int64_t{2} << 30;
 
 constexpr int kRuns = 25;
+constexpr uint64_t kTensors = 16;
 
 class Bench {
  public:
@@ -64,11 +64,22 @@ class Bench {
           .weight_decay = 0.01,
           .beta1 = 0.9,
           .beta2 = 0.999,
-          .eps = 1e-8}}};
+          .eps = 1e-8}},
+        {"LAMB",
+         {.kind = DenseOptimizerKind::kLamb,
+          .learning_rate = 1e-3,
+          .weight_decay = 0.01,
+          .beta1 = 0.9,
+          .beta2 = 0.999,
+          .eps = 1e-6}}};
+    std::vector<Slice> tensors;
+    for (uint64_t t = 0, size = static_cast<uint64_t>(n); t < kTensors; ++t) {
+      tensors.push_back({size * t / kTensors, size * (t + 1) / kTensors});
+    }
     for (const auto& [name, rule] : rules) {
       for (const WeightCopy copy_type : {WeightCopy::kNone, WeightCopy::kBfloat16}) {
         weights.Fill(0x3e, stream_);  // 0.186
-        auto optimizer = DenseOptimizerGpu::Make(rule, n, stream_);
+        auto optimizer = DenseOptimizerGpu::Make(rule, n, stream_, tensors);
         CHECK(optimizer.has_value()) << "no GPU memory for the state of " << n << " parameters";
         const bool copies = copy_type != WeightCopy::kNone;
         const DenseOptimizerGpu::StepArguments arguments{.weights = weights.data(),
@@ -76,7 +87,8 @@ class Bench {
                                                          .copy_type = copy_type,
                                                          .copy = copies ? copy.data() : nullptr,
                                                          .options = options_.data()};
-        const int64_t bytes = 12 + 8 * DenseStates(rule.kind) + (copies ? 2 : 0);
+        const int64_t bytes =
+            (rule.kind == DenseOptimizerKind::kLamb ? 40 : 12 + 8 * DenseStates(rule.kind)) + (copies ? 2 : 0);
         const Spread time = Timed([&] { optimizer->Step(arguments, stream_); });
         Print(std::string(name) + (copies ? " + bf16 copy" : ""), n, bytes, time, Norm(weights));
       }

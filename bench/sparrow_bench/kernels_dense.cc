@@ -67,6 +67,9 @@ void MeasureOptimizers(KernelBench* bench) {
       .kind = DenseOptimizerKind::kAdam, .learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
   DenseRule adamw = adam;
   adamw.weight_decay = 0.01;
+  DenseRule lamb = adamw;
+  lamb.kind = DenseOptimizerKind::kLamb;
+  const Slice tensor{0, static_cast<uint64_t>(kParameters)};
   struct Rule {
     const char* name;
     WeightCopy copy;
@@ -80,22 +83,24 @@ void MeasureOptimizers(KernelBench* bench) {
       {"adagrad", WeightCopy::kBfloat16, {.kind = DenseOptimizerKind::kAdagrad, .learning_rate = 1e-3, .eps = 1e-8}},
       {"adam", WeightCopy::kBfloat16, adam},
       {"adamw", WeightCopy::kBfloat16, adamw},
+      {"lamb", WeightCopy::kBfloat16, lamb},
       {"adam_without_copy", WeightCopy::kNone, adam},
       {"adam_fp16_copy", WeightCopy::kFloat16, adam}};
   for (const Rule& r : rules) {
     weights.Fill(0x3e, stream);  // 0.186
-    std::optional<DenseOptimizerGpu> optimizer = DenseOptimizerGpu::Make(r.rule, kParameters, stream);
+    std::optional<DenseOptimizerGpu> optimizer = DenseOptimizerGpu::Make(r.rule, kParameters, stream, {&tensor, 1});
     CHECK(optimizer.has_value()) << "no GPU memory for the state of " << kParameters << " parameters";
     const DenseOptimizerGpu::StepArguments arguments{.weights = weights.data(),
                                                      .gradients = gradients.data(),
                                                      .copy_type = r.copy,
                                                      .copy = r.copy == WeightCopy::kNone ? nullptr : copy.data(),
                                                      .options = options.data()};
-    const int states = 8 * DenseStates(r.rule.kind), copied = r.copy == WeightCopy::kNone ? 0 : 2;
+    const bool is_lamb = r.rule.kind == DenseOptimizerKind::kLamb;
+    const int moved = is_lamb ? 40 : 12 + 8 * DenseStates(r.rule.kind), copied = r.copy == WeightCopy::kNone ? 0 : 2;
     bench->Measure({.name = std::string("dense_") + r.name,
-                    .kernels = "StepKernel",
+                    .kernels = is_lamb ? "LambMomentsKernel LambApplyKernel" : "StepKernel",
                     .rows = kParameters,
-                    .bytes = static_cast<double>(kParameters) * (12 + copied + states),
+                    .bytes = static_cast<double>(kParameters) * (moved + copied),
                     .run = [&] { optimizer->Step(arguments, stream); },
                     .result = weights.data(),
                     .result_bytes = weights.size() * sizeof(float)});

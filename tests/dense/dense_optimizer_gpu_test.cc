@@ -9,12 +9,15 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "base/cuda/graph.h"
 #include "dense/dense_optimizer.h"
+#include "dense/dense_parameters.h"
+#include "dense/device_layout.h"
 #include "dense/gradient_norm_gpu.h"
 #include "embedding/row_codec.h"
 #include "tests/dense/double_reference.h"
@@ -37,7 +40,8 @@ const char* const kKinds[] = {"learning_rate: 0.1 sgd { weight_decay: 0.3 }",
                               "learning_rate: 0.1 momentum { momentum: 0.8 }",
                               "learning_rate: 0.1 adagrad { eps: 0.01 initial_accumulator: 0.2 }",
                               "learning_rate: 0.1 adam { beta1: 0.8 beta2: 0.95 eps: 0.01 }",
-                              "learning_rate: 0.1 adamw { beta1: 0.8 beta2: 0.95 eps: 0.01 weight_decay: 0.2 }"};
+                              "learning_rate: 0.1 adamw { beta1: 0.8 beta2: 0.95 eps: 0.01 weight_decay: 0.2 }",
+                              "learning_rate: 0.1 lamb { beta1: 0.8 beta2: 0.95 eps: 0.01 weight_decay: 0.2 }"};
 
 v1::OptimizerConfig Parse(const std::string& text) {
   v1::OptimizerConfig config;
@@ -60,13 +64,18 @@ std::vector<float> GradientsOf(int step, size_t n) { return RandomFloats(100 + s
 // An optimizer with its arrays in GPU memory.
 class Training {
  public:
-  Training(const std::string& kind, size_t n, WeightCopy copy_type)
-      : n_(n),
+  // Of one tensor, and what is not decayed.
+  Training(const std::string& kind, size_t n, WeightCopy copy_type, size_t decayed = SIZE_MAX)
+      : Training(kind, RandomFloats(5, n), copy_type, decayed, {{{0, std::min(n, decayed)}}}) {}
+  Training(const std::string& kind, const std::vector<float>& weights, WeightCopy copy_type, size_t decayed,
+           const std::vector<Slice>& tensors)
+      : n_(weights.size()),
+        decayed_(decayed),
         copy_type_(copy_type),
-        optimizer_(DenseOptimizerGpu::Make(RuleOf(kind), static_cast<int64_t>(n), stream_)),
-        weights_(Guarded(RandomFloats(5, n))),
-        gradients_(Guarded(std::vector<float>(n, 0.0f))),
-        copy_(Upload(std::vector<uint16_t>(n + kGuard, 0xabcd), stream_)),
+        optimizer_(DenseOptimizerGpu::Make(RuleOf(kind), static_cast<int64_t>(n_), stream_, tensors)),
+        weights_(Guarded(weights)),
+        gradients_(Guarded(std::vector<float>(n_, 0.0f))),
+        copy_(Upload(std::vector<uint16_t>(n_ + kGuard, 0xabcd), stream_)),
         options_(Upload(std::vector<DenseStepOptions>(1), stream_)),
         clip_(Upload(std::vector<GradientClip>(1), stream_)),
         sums_(MakeGridSums(stream_)) {
@@ -80,19 +89,24 @@ class Training {
     options_.CopyFrom({&options, 1}, stream_);
     stream_.Synchronize();
   }
-  void Queue(bool skip_unless_finite = false, bool clip = true, int64_t decayed = INT64_MAX) {
+  DenseOptimizerGpu::StepArguments Arguments(bool skip_unless_finite, bool clip) {
+    return {.weights = weights_.data(),
+            .gradients = gradients_.data(),
+            .copy_type = copy_type_,
+            .copy = copy_type_ == WeightCopy::kNone ? nullptr : copy_.data(),
+            .options = options_.data(),
+            .clip = clip ? clip_.data() : nullptr,
+            .decayed = static_cast<int64_t>(std::min<size_t>(decayed_, INT64_MAX)),
+            .skip_unless_finite = skip_unless_finite};
+  }
+  void Queue(bool skip_unless_finite = false, bool clip = true) {
     GradientNormGpu(gradients_.data(), static_cast<int64_t>(n_), options_.data(), kClip, sums_->data(), clip_.data(),
                     stream_);
-    optimizer_->Step({.weights = weights_.data(),
-                      .gradients = gradients_.data(),
-                      .copy_type = copy_type_,
-                      .copy = copy_type_ == WeightCopy::kNone ? nullptr : copy_.data(),
-                      .options = options_.data(),
-                      .clip = clip ? clip_.data() : nullptr,
-                      .decayed = decayed,
-                      .skip_unless_finite = skip_unless_finite},
-                     stream_);
+    optimizer_->Step(Arguments(skip_unless_finite, clip), stream_);
   }
+  // The halves of a step without clipping.
+  std::span<LambSums> Begin() { return optimizer_->Begin(Arguments(false, false), stream_); }
+  void End() { optimizer_->End(Arguments(false, false), stream_); }
   void Step(int step) {
     SetInput(GradientsOf(step, n_), OptionsOf(step));
     Queue();
@@ -136,6 +150,7 @@ class Training {
 
   const Stream stream_;
   const size_t n_;
+  const size_t decayed_;
   const WeightCopy copy_type_;
   std::optional<DenseOptimizerGpu> optimizer_;
   DeviceBuffer<float> weights_, gradients_;
@@ -283,17 +298,135 @@ TEST_P(DenseOptimizerGpuKinds, AWeightDecayIsForTheFirstElementsAlone) {
     auto cpu = MakeDenseOptimizer(Parse(GetParam()), kSize, decayed);
     ASSERT_TRUE(cpu.ok()) << cpu.status();
     std::vector<float> expected = RandomFloats(5, kSize);
-    Training run(GetParam(), kSize, WeightCopy::kBfloat16);
+    Training run(GetParam(), kSize, WeightCopy::kBfloat16, decayed);
     for (int step = 0; step < kSteps; ++step) {
       const std::vector<float> gradients = GradientsOf(step, kSize);
       (*cpu)->Step(expected, gradients, OptionsOf(step));
       run.SetInput(gradients, OptionsOf(step));
-      run.Queue(/*skip_unless_finite=*/false, /*clip=*/false, static_cast<int64_t>(decayed));
+      run.Queue(/*skip_unless_finite=*/false, /*clip=*/false);
     }
     const std::vector<float> weights = run.Values()[0];
     for (size_t i = 0; i < kSize; ++i) {
       ASSERT_NEAR(weights[i], expected[i], kTolerance * std::max(1.0, std::abs(static_cast<double>(expected[i]))))
           << "element " << i << ", decayed " << decayed;
+    }
+  }
+}
+
+constexpr char kLamb[] = "learning_rate: 0.1 lamb { beta1: 0.8 beta2: 0.95 eps: 0.01 weight_decay: 0.2 }";
+
+// A model of tensors that a GPU pads, one of zeros, and some without a ratio between those that have one.
+class Tensors final : public DenseParameters {
+ public:
+  Tensors() {
+    for (const std::vector<uint64_t>& shape : std::vector<std::vector<uint64_t>>{
+             {300, 70}, {3, 5}, {1, 1}, {257}, {90, 100}, {1}, {1, 1}, {7, 9001}, {3}, {129, 31}}) {
+      const uint64_t size = shape.size() == 1 ? shape[0] : shape[0] * shape[1];
+      parameters_.push_back(
+          {.name = "t" + std::to_string(parameters_.size()), .shape = shape, .offset = weights_.size(), .size = size});
+      const std::vector<float> values = RandomFloats(parameters_.size(), size);
+      weights_.insert(weights_.end(), values.begin(), values.end());
+      if (shape[0] == 90) std::fill(weights_.end() - static_cast<int64_t>(size), weights_.end(), 0.0f);
+    }
+    gradients_.resize(weights_.size());
+  }
+};
+
+class LambGpu : public OnGpu<> {
+ protected:
+  std::vector<float> Spread(std::span<const float> host) const {
+    std::vector<float> device(static_cast<size_t>(layout_.size()));
+    layout_.Spread(host, device);
+    return device;
+  }
+
+  Tensors model_;
+  const DeviceLayout layout_{model_.parameters(), {{"t0", {.transposed = true}}, {"t4", {.rows_multiple = 128}}}};
+};
+
+TEST_F(LambGpu, ManyTensorsInAGpusLayoutAreUpdatedAsTheCpus) {
+  const size_t n = model_.weights().size();
+  const auto cpu = MakeDenseOptimizer(Parse(kLamb), model_).value();
+  Training run(kLamb, Spread(model_.weights()), WeightCopy::kBfloat16, SIZE_MAX, layout_.Matrices());
+  Training again(kLamb, Spread(model_.weights()), WeightCopy::kBfloat16, SIZE_MAX, layout_.Matrices());
+  for (int step = 0; step < kSteps; ++step) {
+    const std::vector<float> gradients = GradientsOf(step, n);
+    DenseStepOptions options = OptionsOf(step);
+    for (Training* training : {&run, &again}) {
+      training->SetInput(Spread(gradients), options);
+      training->Queue();
+    }
+    options.gradient_scale *= GradientNormCpu(gradients, options.gradient_scale, kClip).scale;
+    cpu->Step(model_.weights(), gradients, options);
+  }
+  const auto values = run.Values();
+  EXPECT_EQ(values, again.Values());
+  EXPECT_EQ(values[0], Spread([&] {
+              std::vector<float> collected(n);
+              layout_.Collect(values[0], collected);
+              return collected;
+            }()))
+      << "padding stays 0";
+  const auto states = cpu->states();
+  for (size_t v = 0; v < values.size(); ++v) {
+    const std::span<const float> host = v == 0 ? std::span<const float>(model_.weights()) : states[v - 1].values;
+    const std::vector<float> expected = Spread(host);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(values[v][i], expected[i], kTolerance * std::max(1.0f, std::abs(expected[i])))
+          << "array " << v << ", element " << i;
+    }
+  }
+}
+
+// Of whatever slices, the sums of some of whose tensors are of nothing.
+TEST_F(LambGpu, OptimizersOfSlicesWhoseSumsAreAddedAreOneOfAll) {
+  const std::vector<float> weights = Spread(model_.weights());
+  const size_t size = weights.size();
+  const std::vector<Slice> tensors = layout_.Matrices();
+  for (const size_t cut : {size_t{4}, size_t{21'004}, size_t{41'000}, size - 4}) {
+    Training whole(kLamb, weights, WeightCopy::kNone, SIZE_MAX, tensors);
+    std::vector<std::unique_ptr<Training>> parts;
+    const Slice slices[] = {{0, cut}, {cut, size}};
+    for (const Slice& slice : slices) {
+      std::vector<Slice> inside;
+      for (const Slice& tensor : tensors) {
+        inside.push_back({std::clamp(tensor.begin, slice.begin, slice.end) - slice.begin,
+                          std::clamp(tensor.end, slice.begin, slice.end) - slice.begin});
+      }
+      parts.push_back(std::make_unique<Training>(
+          kLamb, std::vector<float>(weights.begin() + slice.begin, weights.begin() + slice.end), WeightCopy::kNone,
+          SIZE_MAX, inside));
+    }
+    for (int step = 0; step < kSteps; ++step) {
+      const std::vector<float> gradients = Spread(GradientsOf(step, model_.weights().size()));
+      whole.SetInput(gradients, OptionsOf(step));
+      whole.Queue(/*skip_unless_finite=*/false, /*clip=*/false);
+      std::vector<std::span<LambSums>> sums;
+      std::vector<LambSums> total(tensors.size()), of_part(tensors.size());
+      for (size_t p = 0; p < parts.size(); ++p) {
+        parts[p]->SetInput({gradients.begin() + slices[p].begin, gradients.begin() + slices[p].end}, OptionsOf(step));
+        sums.push_back(parts[p]->Begin());
+        ASSERT_EQ(sums[p].size(), tensors.size());
+        internal::CopyToHost(of_part.data(), sums[p].data(), sums[p].size_bytes(), parts[p]->stream());
+        parts[p]->stream().Synchronize();
+        for (size_t t = 0; t < total.size(); ++t) {
+          total[t].weights += of_part[t].weights;
+          total[t].directions += of_part[t].directions;
+        }
+      }
+      for (size_t p = 0; p < parts.size(); ++p) {
+        internal::CopyToDevice(sums[p].data(), total.data(), sums[p].size_bytes(), parts[p]->stream());
+        parts[p]->End();
+      }
+    }
+    const std::vector<float> expected = whole.Values()[0];
+    std::vector<float> actual;
+    for (const auto& part : parts) {
+      const std::vector<float> values = part->Values()[0];
+      actual.insert(actual.end(), values.begin(), values.end());
+    }
+    for (size_t i = 0; i < size; ++i) {
+      ASSERT_NEAR(actual[i], expected[i], kTolerance * std::max(1.0f, std::abs(expected[i]))) << cut << ", " << i;
     }
   }
 }

@@ -51,6 +51,17 @@ TEST(DeviceLayout, TensorsAreAlignedAndPaddedAndDoNotOverlap) {
   EXPECT_EQ(layout.at("b").rows, 1);
 }
 
+TEST(DeviceLayout, MatricesAreTheRangesOfWhatIsNoVector) {
+  const DeviceLayout layout(Parameters());
+  const std::vector<Slice> matrices = layout.Matrices();
+  ASSERT_EQ(matrices.size(), 2u);
+  for (const size_t m : {0, 1}) {
+    const DeviceTensor tensor = layout.at(m == 0 ? "w" : "v");
+    EXPECT_EQ(matrices[m].begin, static_cast<uint64_t>(tensor.offset));
+    EXPECT_EQ(matrices[m].size(), static_cast<uint64_t>(tensor.rows * tensor.cols));
+  }
+}
+
 TEST(DeviceLayout, ATransposedMatrixLiesAsProductsWantItAndComesBack) {
   std::vector<Parameter> parameters = Parameters();
   parameters.push_back({.name = "large", .shape = {70, 33}, .offset = 170, .size = 2310});

@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/random.h"
 #include "dense/language_model.h"
@@ -68,32 +71,53 @@ class Gpt2Golden {
     return {.tokens = tokens_, .targets = targets_, .length = config_.context()};
   }
 
-  // Elements within `tolerance` relative to the largest that is usual in the tensor. when: "before" or "after".
-  void ExpectWeights(const LanguageModel& model, const char* when, double tolerance) const {
-    const nlohmann::json& expected = json_[when];
+  // Weights "before" or "after" the ten steps, or the "gradients" of the first step's mean loss, before clipping:
+  // elements, their mean and their mean square differ by at most `tolerance`, relative to what is usual in the tensor
+  // (the root of its mean square, and at least a tenth of that of the whole model).
+  void ExpectNear(const LanguageModel& model, std::span<const float> values, const char* what, double tolerance) const {
+    const nlohmann::json& expected = json_[what];
     ASSERT_EQ(expected.size(), model.parameters().size());
+    const double usual_anywhere = RootMeanSquare(values);
+    double worst = 0;
+    std::string where = "nowhere";
+    const auto compare = [&](const std::string& name, double actual, double golden, double scale) {
+      double difference = std::abs(actual - golden) / scale;
+      if (std::isnan(difference)) difference = std::numeric_limits<double>::infinity();
+      if (difference <= worst) return;
+      worst = difference;
+      where = absl::StrCat(name, ": ", actual, ", not ", golden);
+    };
     for (const Parameter& parameter : model.parameters()) {
-      ASSERT_TRUE(expected.contains(parameter.name)) << parameter.name;
-      const nlohmann::json& value = expected[parameter.name];
-      EXPECT_EQ(parameter.shape, value["shape"].get<std::vector<uint64_t>>()) << parameter.name;
-      const std::span<const float> elements = ElementsOf(parameter, model.weights());
+      const std::string& name = parameter.name;
+      ASSERT_TRUE(expected.contains(name)) << name;
+      const nlohmann::json& golden = expected[name];
+      EXPECT_EQ(parameter.shape, golden["shape"].get<std::vector<uint64_t>>()) << name;
+      const std::span<const float> elements = ElementsOf(parameter, values);
+      const double usual = std::max(RootMeanSquare(elements), usual_anywhere / 10);
+      const auto first = golden["first"].get<std::vector<double>>();
+      const auto last = golden["last"].get<std::vector<double>>();
+      for (size_t i = 0; i < first.size(); ++i) {
+        compare(name, elements[i], first[i], usual);
+        compare(name, elements[elements.size() - last.size() + i], last[i], usual);
+      }
       double sum = 0, squares = 0;
       for (const double element : elements) sum += element, squares += element * element;
       const double size = static_cast<double>(elements.size());
-      const double usual = std::max(std::sqrt(squares / size), 1e-3);
-      const auto first = value["first"].get<std::vector<double>>();
-      const auto last = value["last"].get<std::vector<double>>();
-      for (size_t i = 0; i < first.size(); ++i) {
-        EXPECT_NEAR(elements[i], first[i], tolerance * usual) << parameter.name << " " << i;
-        EXPECT_NEAR(elements[elements.size() - last.size() + i], last[i], tolerance * usual) << parameter.name;
-      }
-      EXPECT_NEAR(sum, value["sum"].get<double>(), tolerance * usual * size) << parameter.name;
-      EXPECT_NEAR(squares, value["sum_of_squares"].get<double>(), 2 * tolerance * usual * usual * size)
-          << parameter.name;
+      compare(absl::StrCat("the mean of ", name), sum / size, golden["sum"].get<double>() / size, usual);
+      compare(absl::StrCat("the mean square of ", name), squares / size, golden["sum_of_squares"].get<double>() / size,
+              2 * usual * usual);
     }
+    std::printf("%s: within %.2g, the worst %s\n", what, worst, where.c_str());
+    EXPECT_LE(worst, tolerance) << what << ": the worst is " << where;
   }
 
  private:
+  static double RootMeanSquare(std::span<const float> values) {
+    double squares = 0;
+    for (const double value : values) squares += value * value;
+    return std::sqrt(squares / static_cast<double>(values.size()));
+  }
+
   nlohmann::json json_;
   v1::Gpt2 config_;
   std::vector<uint16_t> tokens_, targets_;

@@ -12,12 +12,14 @@
 #include "base/random.h"
 #include "dense/parameters.h"
 #include "tests/dense/double_reference.h"
+#include "tests/dense/gpt2_golden.h"
 #include "tests/support/gpu.h"
 #include "tests/support/stated_costs.h"
 
 namespace sparrow {
 namespace {
 
+using testing::Gpt2Golden;
 using testing::RandomFloats;
 using v1::TrainConfig;
 
@@ -226,12 +228,12 @@ TEST_P(Gpt2Gpu, SlicesOfLogitsGiveWhatAllOfThemGive) {
   // So much is never free, so there are as few logits as there may be.
   GpuModel gpu(config, *cpu, {.precision = GetParam(), .spare_bytes = uint64_t{1} << 50});
   EXPECT_NE(gpu->Describe().find("logits of 1200 of 2400 rows at a time"), std::string::npos) << gpu->Describe();
-  const Result once = gpu.Train(batch, place_);
-  ExpectNear(*cpu, once, loss, cpu->gradients(), ToleranceOf(GetParam()));
-  gpu.Train(Part(batch, 0, 2), place_, true, 1);
-  const Result again = gpu.Train(Part(batch, 2, 2), place_, false, 1);
-  EXPECT_EQ(once.gradients.size(), again.gradients.size());
-  ExpectNear(*cpu, {.loss = loss, .gradients = again.gradients}, loss, cpu->gradients(), ToleranceOf(GetParam()));
+  ExpectNear(*cpu, gpu.Train(batch, place_), loss, cpu->gradients(), ToleranceOf(GetParam()));
+  // Of micro batches, too, with a slice that is filled up.
+  const double first = gpu.Train(Part(batch, 0, 2), place_, true, 1).loss;
+  Result both = gpu.Train(Part(batch, 2, 2), place_, false, 1);
+  both.loss += first;
+  ExpectNear(*cpu, both, loss, cpu->gradients(), ToleranceOf(GetParam()));
 }
 
 TEST_P(Gpt2Gpu, TheLossScaleMultipliesGradientsAlone) {
@@ -292,10 +294,73 @@ TEST_P(Gpt2Gpu, EveryKernelStatesItsCost) {
   });
 }
 
+// What the GPU says is no longer free after a step, beside the formula.
+TEST_P(Gpt2Gpu, MemoryIsWithinATenthOfTheFormula) {
+  struct Shape {
+    uint32_t layers, heads, width, context, vocabulary;
+    double dropout;
+    int64_t sequences;
+    uint64_t spare_bytes;
+  };
+  for (const Shape& shape : {Shape{6, 4, 256, 256, 5000, 0.1, 32, 0}, Shape{3, 12, 768, 1024, 20'000, 0, 4, 0},
+                             Shape{2, 8, 512, 500, 30'001, 0.1, 24, uint64_t{1} << 50}}) {
+    v1::Gpt2 config;
+    config.set_layers(shape.layers);
+    config.set_heads(shape.heads);
+    config.set_width(shape.width);
+    config.set_context(shape.context);
+    config.set_vocabulary(shape.vocabulary);
+    config.set_dropout(shape.dropout);
+    const auto cpu = MakeGpt2(config, TrainConfig::NOTHING, kSeed);
+    std::vector<double> activations;
+    for (const auto recompute : {TrainConfig::NOTHING, TrainConfig::CHEAP, TrainConfig::BLOCKS}) {
+      SCOPED_TRACE(::testing::Message() << "width " << shape.width << ", " << TrainConfig::Recompute_Name(recompute));
+      const LanguageModelGpu::Options options{.precision = GetParam(),
+                                              .recompute = recompute,
+                                              .sequences_max = shape.sequences,
+                                              .spare_bytes = shape.spare_bytes};
+      const Sequences batch = Batch(config, static_cast<size_t>(shape.sequences), config.context());
+      const auto bytes_taken = [&] {
+        const size_t before = GpuMemoryNow().free;
+        GpuModel gpu(config, *cpu, options);
+        gpu.Train(batch);
+        return static_cast<double>(before) - static_cast<double>(GpuMemoryNow().free);
+      };
+      bytes_taken();  // Loads kernels, which stay, and are no part of it.
+      const Gpt2Bytes formula = Gpt2BytesGpu(config, options, GpuMemoryNow().free);
+      const double taken = bytes_taken();
+      std::printf("width %u, %s: %.1f MB taken, %.1f by formula\n", shape.width,
+                  TrainConfig::Recompute_Name(recompute).c_str(), taken * 1e-6, formula.total() * 1e-6);
+      EXPECT_NEAR(taken, formula.total(), 0.1 * formula.total());
+      activations.push_back(formula.activations);
+    }
+    // Far enough apart for the comparison to tell them from each other.
+    EXPECT_LT(activations[1], 0.85 * activations[0]);
+    EXPECT_LT(activations[2], 0.85 * activations[1]);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Gpt2Gpu,
                          ::testing::Values(Precision::kFloat32, Precision::kTf32, Precision::kBfloat16,
                                            Precision::kFloat16),
                          [](const auto& info) { return PrecisionName(info.param); });
+
+class Gpt2GpuGolden : public OnGpu<> {};
+
+// In float32, which is not tf32: with that nothing would be so near.
+TEST_F(Gpt2GpuGolden, LossAndGradientsArePyTorchs) {
+  Gpt2Golden golden(SPARROW_SOURCE_DIR);
+  const auto model = golden.Model();
+  const Sequences batch = golden.Batch(0);
+  const double targets = static_cast<double>(batch.targets.size()), loss = golden["losses"][0];
+  for (const auto recompute : {TrainConfig::NOTHING, TrainConfig::CHEAP, TrainConfig::BLOCKS}) {
+    GpuModel gpu(golden.config(), *model, {.precision = Precision::kFloat32, .recompute = recompute});
+    Result result = gpu.Train(batch);
+    EXPECT_NEAR(result.loss / targets, loss, 1e-5 * loss);
+    for (float& gradient : result.gradients) gradient /= static_cast<float>(targets);
+    golden.ExpectNear(*model, result.gradients, "gradients", 1e-5);
+  }
+}
 
 class Gpt2GpuErrors : public OnGpu<> {};
 

@@ -97,8 +97,8 @@ class GpuStepTest : public OnGpu<> {
     return job;
   }
 
-  std::vector<double> LossesOf(const v1::Job& job) {
-    const auto run = harness_.Train(job, {.devices = {Device{.gpu = 0}}});
+  std::vector<double> LossesOf(const v1::Job& job, const Device& device = {.gpu = 0}) {
+    const auto run = harness_.Train(job, {.devices = {device}});
     EXPECT_TRUE(run.status().ok()) << run.status();
     std::vector<double> losses;
     for (const v1::LossPoint& point : run.recorder.losses) losses.push_back(point.loss());
@@ -126,6 +126,21 @@ TEST_F(GpuStepTest, FeaturesInAnotherOrderThanTheirTablesReadTheirOwnRows) {
   const std::vector<double> servers = LossesOf(Reversed(JobOf(Form::kBags, precision, -1)));
   for (const int hot_rows : {-1, 50, 1000}) {
     EXPECT_EQ(LossesOf(Reversed(JobOf(Form::kOneHot, precision, hot_rows))), servers) << hot_rows;
+  }
+}
+
+TEST_F(GpuStepTest, LambTrainsTheDenseModelAsOnTheCpu) {
+  for (const int hot_rows : {-1, 1000}) {
+    v1::Job job = JobOf(Form::kOneHot, v1::TrainConfig::FULL, hot_rows);
+    job.mutable_train()->set_steps_max(10);
+    v1::OptimizerConfig* const optimizer = job.mutable_train()->mutable_optimizer();
+    optimizer->set_learning_rate(0.01);
+    optimizer->mutable_lamb()->set_weight_decay(0.1);
+    const std::vector<double> gpu = LossesOf(job);
+    job.mutable_train()->clear_hot_rows();
+    const std::vector<double> cpu = LossesOf(job, Device{});
+    ASSERT_EQ(gpu.size(), cpu.size());
+    for (size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 1e-5 * cpu[i]) << hot_rows << ", " << i;
   }
 }
 
