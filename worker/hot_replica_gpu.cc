@@ -167,10 +167,16 @@ class GpuHotReplica final : public HotReplica {
                          .step = options.step};
     under_way_ = true;
     computed_[placed_ % 2].Record(compute_);
-    updates_.WaitFor(*parts_.rows_summed);
     step.Upload(1, updates_);
+    // Whose gradients belong together is found out while these are computed.
+    std::vector<uint32_t> most(shares_.size());
     for (size_t s = 0; s < shares_.size(); ++s) {
-      RETURN_IF_ERROR(UpdateShare(s, by_rank, step.device.data(), digests, sets[s].decisions()));
+      ASSIGN_OR_RETURN(most[s], MostRows(s, by_rank));
+      RETURN_IF_ERROR(GatherSlots(s, most[s]));
+    }
+    updates_.WaitFor(*parts_.rows_summed);
+    for (size_t s = 0; s < shares_.size(); ++s) {
+      RETURN_IF_ERROR(UpdateShare(s, most[s], by_rank, step.device.data(), digests, sets[s].decisions()));
     }
     Mirror<Outcome>& outcome = outcome_[placed_ % 2];
     internal::CopyOnDevice(outcome.device.data(), outcome_now_.device.data(), sizeof(Outcome), updates_);
@@ -422,11 +428,8 @@ class GpuHotReplica final : public HotReplica {
     SlotsOfLookupsGpu(share.index->data(), lookups.count, share.order->data(), lookups.rows.data(), beside_);
   }
 
-  absl::Status UpdateShare(size_t s, std::span<const HotMessage> by_rank, const SparseStep* step, bool digests,
-                           uint32_t decisions) {
-    Share& share = shares_[s];
-    const DeviceBatch::Group& group = parts_.batch->groups()[s];
-    const uint32_t dim = share.layout.dim();
+  // The most held rows that a member's batch has.
+  absl::StatusOr<uint32_t> MostRows(size_t s, std::span<const HotMessage> by_rank) const {
     uint32_t most = 0;
     for (size_t rank = 0; rank < by_rank.size(); ++rank) {
       if (by_rank[rank].rows_on_gpu.size() != shares_.size()) {
@@ -436,43 +439,65 @@ class GpuHotReplica final : public HotReplica {
       }
       most = std::max(most, by_rank[rank].rows_on_gpu[s]);
     }
-    if (most > share.rows_max) {
-      return absl::FailedPreconditionError(absl::StrCat("rows held by all workers: a worker has ", most,
-                                                        " gradients of them, the limit is ", share.rows_max));
-    }
+    if (most <= shares_[s].rows_max) return most;
+    return absl::FailedPreconditionError(absl::StrCat("rows held by all workers: a worker has ", most,
+                                                      " gradients of them, the limit is ", shares_[s].rows_max));
+  }
+
+  // All members' sums are one-hot bags of one feature.
+  struct Gathered {
+    DeviceBags bags;
+    SparseUpdateSize size;
+    DeviceWorkspace workspace;
+  };
+  Gathered AllOf(Share& share, uint32_t most) const {
+    const uint32_t all = parts_.collective->size() * most;
+    return {.bags = {.offsets = share.numbers->data(),
+                     .index = share.all_slots->data(),
+                     .weights = nullptr,
+                     .mean = nullptr,
+                     .features = 1,
+                     .samples = all,
+                     .lookups = all},
+            .size = {.lookups = all, .slots = share.cache->slots(), .dim = share.layout.dim()},
+            .workspace = {.data = share.workspace->data(), .bytes = share.workspace->size()}};
+  }
+
+  absl::Status GatherSlots(size_t s, uint32_t most) {
     if (most == 0) return absl::OkStatus();
-    const uint32_t slots = share.cache->slots();
-    const uint32_t all = static_cast<uint32_t>(by_rank.size()) * most;
-    uint32_t* const all_slots = share.all_slots->data();
-    RETURN_IF_ERROR(parts_.collective->AllGather(share.found[placed_ % 2].slots->data(), all_slots,
+    Share& share = shares_[s];
+    RETURN_IF_ERROR(parts_.collective->AllGather(share.found[placed_ % 2].slots->data(), share.all_slots->data(),
                                                  int64_t{most} * sizeof(uint32_t), updates_));
-    RETURN_IF_ERROR(parts_.collective->AllGather(group.sums.device.data(), share.all_sums->data(),
+    const Gathered all = AllOf(share, most);
+    GroupLookupsGpu(all.bags, all.size, all.workspace, updates_);
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateShare(size_t s, uint32_t most, std::span<const HotMessage> by_rank, const SparseStep* step,
+                           bool digests, uint32_t decisions) {
+    if (most == 0) return absl::OkStatus();
+    Share& share = shares_[s];
+    const uint32_t dim = share.layout.dim();
+    RETURN_IF_ERROR(parts_.collective->AllGather(parts_.batch->groups()[s].sums.device.data(), share.all_sums->data(),
                                                  int64_t{most} * dim * sizeof(float), updates_));
-    const DeviceBags bags{.offsets = share.numbers->data(),
-                          .index = all_slots,
-                          .weights = nullptr,
-                          .mean = nullptr,
-                          .features = 1,
-                          .samples = all,
-                          .lookups = all};
-    const SparseUpdateSize size{.lookups = all, .slots = slots, .dim = dim};
-    const DeviceWorkspace workspace{.data = share.workspace->data(), .bytes = share.workspace->size()};
-    GroupLookupsGpu(bags, size, workspace, updates_);
-    SparseUpdateGpu(bags, size,
+    const Gathered all = AllOf(share, most);
+    SparseUpdateGpu(all.bags, all.size,
                     {.values = share.all_sums->data(),
                      .type = ElementType::kFloat32,
                      .columns = share.column->data(),
                      .stride = dim,
                      .columns_divide_by_4 = true},
                     parts_.tables[parts_.shares[s].tables[0]].optimizer, step, share.cache->records(),
-                    &outcome_now_.device.data()->refused_rows, workspace, updates_);
-    share.cache->MarkDirty(all_slots, all, /*count=*/nullptr, updates_);
+                    &outcome_now_.device.data()->refused_rows, all.workspace, updates_);
+    const uint32_t* const slots = all.bags.index;
+    share.cache->MarkDirty(slots, all.size.lookups, /*count=*/nullptr, updates_);
     for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-      CountUsesGpu(all_slots + rank * most, by_rank[rank].rows_on_gpu[s], decisions, share.uses.device.data(), slots,
-                   updates_);
+      CountUsesGpu(slots + rank * most, by_rank[rank].rows_on_gpu[s], decisions, share.uses.device.data(),
+                   share.cache->slots(), updates_);
     }
     if (digests) {
-      DigestRecordsGpu(share.cache->records(), all_slots, all, slots, &outcome_now_.device.data()->digest, updates_);
+      DigestRecordsGpu(share.cache->records(), slots, all.size.lookups, share.cache->slots(),
+                       &outcome_now_.device.data()->digest, updates_);
     }
     return absl::OkStatus();
   }
