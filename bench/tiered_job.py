@@ -7,6 +7,8 @@ over them, read from npy files that `sparrow-bench npy-data` makes; the files ar
 are over (at first no row is on the GPU, and rows are made), the second before its end. With 1, warm steps must be an epoch, so that no row is new in the measured ones.
 The hit rate is of a batch's unique rows, most of which are seldom used, not of its look-ups.
 
+With --workers N (and a --device for each, with commas) every worker trains batches of this size, and the rows that GPUs hold are the same on all: samples/s over those of one worker is how it scales.
+
     python3 bench/tiered_job.py [--run PROGRAM...] [--device cuda:0] [--batches 65536 8192] [--shares 1 0.1 0.01 none] [--samples 8000000] ...
 """
 
@@ -61,13 +63,14 @@ def look(looks, address):
 
 
 def run(args, data, batch, share):
+    batch *= args.workers
     steps_per_epoch = -(-args.samples // batch)
     steps = min(steps_per_epoch * args.epochs, args.samples_max // batch)
     warm = min(steps_per_epoch if args.warm_samples is None else args.warm_samples // batch, steps - 2)
     job = os.path.join(data, "tiered.textproto")
     out = os.path.join(data, "tiered.json")
     write_job(job, args, batch, share, steps)
-    command = args.run + ["run", job, "--data-root", data, "--device", args.device, "--memory", args.memory, "--json", out, "--metrics", "127.0.0.1:0"] + args.flags
+    command = args.run + ["run", job, "--data-root", data, "--device", args.device, "--workers", str(args.workers), "--memory", args.memory, "--json", out, "--metrics", "127.0.0.1:0"] + args.flags
     start = time.monotonic()
     looks = []
     with tempfile.TemporaryFile("w+") as log:
@@ -87,7 +90,7 @@ def run(args, data, batch, share):
                 process.wait()
         log.seek(0)
         text = log.read()
-    count = lambda values: values.get("sparrow_worker_steps_total", 0)
+    count = lambda values: values.get("sparrow_worker_steps_total", 0) / args.workers
     window = [l for l in looks if count(l[1]) >= warm and count(l[1]) > 0]
     # Looks after the last step would only add time.
     while len(window) > 2 and count(window[-2][1]) == count(window[-1][1]):
@@ -102,11 +105,11 @@ def run(args, data, batch, share):
             return None
     (t0, a), (t1, b) = window[0], window[-1]
     change = lambda name: b.get(name, 0) - a.get(name, 0)
-    done = change("sparrow_worker_steps_total")
+    done = change("sparrow_worker_steps_total")  # Of all workers.
     hits, misses = change("sparrow_worker_hot_row_hits_total"), change("sparrow_worker_hot_row_misses_total")
     total = lambda prefix: sum(v for n, v in b.items() if n.startswith(prefix))
     return {
-        "batch": batch, "share": share, "first_step": count(a), "steps": done, "seconds": t1 - t0,
+        "batch": batch // args.workers, "share": share, "first_step": count(a), "steps": done / args.workers, "seconds": t1 - t0,
         "samples_per_second": change("sparrow_worker_samples_total") / (t1 - t0),
         "hit_rate": hits / (hits + misses) if hits + misses > 0 else None,
         "rows_per_step": (hits + misses) / done if hits + misses > 0 else change("sparrow_worker_rows_pulled_total") / done,
@@ -114,7 +117,9 @@ def run(args, data, batch, share):
         "returned_per_step": change("sparrow_worker_hot_rows_returned_total") / done,
         "rows_touched": total("sparrow_server_table_rows{"),
         "loss": b.get("sparrow_worker_loss"),
-        "apply_ms": 1e3 * change("sparrow_server_apply_seconds_sum") / done,
+        "apply_ms": 1e3 * change("sparrow_server_apply_seconds_sum") * args.workers / done,
+        "exposed_ms": {n: 1e3 * change(f"sparrow_worker_exposed_{n}_seconds_sum") / done for n in ["hot_row", "allreduce"]},
+        "exchanged_bytes": change("sparrow_worker_hot_row_exchange_bytes_total") / done,
         "parts_ms": {p: 1e3 * change(f'sparrow_worker_step_seconds_sum{{part="{p}"}}') / done for p in PARTS},
         "seconds_all": time.monotonic() - start,
     }
@@ -126,6 +131,7 @@ def main():
     parser.add_argument("--bench", nargs="+", default=[os.path.join(ROOT, "build/cuda/bin/sparrow-bench")], help="sparrow-bench, as a command")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="more flags for sparrowctl run; last")
     parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--memory", default="100GiB")
     parser.add_argument("--batches", type=int, nargs="+", default=[65536, 8192])
     parser.add_argument("--shares", nargs="+", default=["1", "0.1", "0.01", "none"])
@@ -164,6 +170,9 @@ def main():
                 if r is None:
                     continue
                 results.append(r)
+                if args.workers > 1:
+                    exposed = ", ".join(f"{n} {v:.3f} ms" for n, v in r["exposed_ms"].items())
+                    print(f'exposed of a step: {exposed}; gradients of rows that all workers hold: {r["exchanged_bytes"]:,.0f} bytes a step', flush=True)
                 best = r["samples_per_second"] if share == "1" else best
                 ratio = f'{r["samples_per_second"] / best:.3f}' if best else ""
                 hit = f'{r["hit_rate"]:.4f}' if r["hit_rate"] is not None else "-"

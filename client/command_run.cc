@@ -22,7 +22,8 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
   int64_t workers = 0, servers = 0;
   const std::vector<Option> options = {
       {"data-root", &cluster.data_root, "Directory that the job's files lie under.", false},
-      {"device", &cluster.device, "What trains: cpu, or cuda:N, a GPU of this machine.", false},
+      {"device", &cluster.device,
+       "What trains: cpu, or cuda:N, a GPU of this machine; several, with commas, are the workers' in turn.", false},
       {"plan-file", &cluster.plan_file,
        "File in which a GPU's fastest matrix products are noted, so that the next run need not try them; none if "
        "empty.",

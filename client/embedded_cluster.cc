@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/metrics.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
@@ -69,11 +70,12 @@ class EmbeddedClusterParts final : public EmbeddedCluster {
       ASSIGN_OR_RETURN(std::unique_ptr<Server> started, Server::Start(server, &metrics_));
       servers_.push_back(std::move(started));
     }
+    const std::vector<std::string> devices = absl::StrSplit(options.device, ',');
     for (uint32_t i = 0; i < options.workers; ++i) {
       WorkerOptions worker;
       worker.coordinator = kCoordinatorName;
       worker.coordinator_channel = channel;
-      worker.device = options.device;
+      worker.device = devices[i % devices.size()];
       worker.plan_file = options.plan_file;
       worker.parse_threads =
           options.parse_threads > 0 ? options.parse_threads : DefaultParseThreads(static_cast<int>(options.workers));

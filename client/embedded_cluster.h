@@ -21,7 +21,7 @@ namespace sparrow {
 struct EmbeddedClusterOptions {
   uint32_t servers = 1;
   uint32_t workers = 1;
-  std::string device = "cpu";  // Of all workers: "cpu" or "cuda:N".
+  std::string device = "cpu";  // Of all workers: "cpu" or "cuda:N"; or several, with commas, which they take in turn.
   std::string plan_file;       // As in WorkerOptions.
   int64_t parse_threads = 0;   // Of each worker; 0: DefaultParseThreads.
   std::string data_root = ".";

@@ -38,6 +38,10 @@ class DeviceCollective {
   // of them for the first time, and all replay it.
   virtual absl::Status AllReduceSum(float* values /*[n], GPU memory*/, int64_t n, const Stream& stream) = 0;
 
+  // Queues, as AllReduceSum: all[r] becomes member r's `mine`, of so many bytes on all members.
+  virtual absl::Status AllGather(const void* mine /*[bytes]*/, void* all /*[size(), bytes]*/, int64_t bytes,
+                                 const Stream& stream) = 0;
+
   // Waits until `stream` has passed all that was queued, and watches the other members meanwhile.
   virtual absl::Status Wait(const Stream& stream, absl::Duration timeout) = 0;
 

@@ -106,6 +106,17 @@ class NcclCollective final : public DeviceCollective {
     return Settle("AllReduceSum", queued, options_.queue_timeout, "stopped");
   }
 
+  absl::Status AllGather(const void* mine, void* all, int64_t bytes, const Stream& stream) override {
+    if (!failure_.ok()) return failure_;
+    ++operations_;
+    if (bytes == 0) return absl::OkStatus();
+    const Operation operation([&] {  // Its own are read, all are written.
+      return OperationCost{.name = "gather over GPUs", .bytes = (1.0 + options_.size) * static_cast<double>(bytes)};
+    });
+    const ncclResult_t queued = ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream.get());
+    return Settle("AllGather", queued, options_.queue_timeout, "stopped");
+  }
+
   absl::Status Wait(const Stream& stream, absl::Duration timeout) override {
     if (!failure_.ok()) return failure_;
     passed_.Record(stream);
@@ -182,7 +193,7 @@ class NcclCollective final : public DeviceCollective {
   // Makes the object unusable. Members leave a note called `note` when they come so far; the ranks without one are
   // named.
   absl::Status Fail(const std::string& operation, const std::string& why, absl::string_view note) {
-    const std::string what = absl::StrCat(operation, " of ", Who(), ", after ", operations_, " sums, ", why);
+    const std::string what = absl::StrCat(operation, " of ", Who(), ", after ", operations_, " operations, ", why);
     Abort();
     if (why == kCancelled) {
       failure_ = absl::CancelledError(what);
@@ -206,7 +217,7 @@ class NcclCollective final : public DeviceCollective {
       if (!found.ok()) {
         silent.push_back(absl::StrCat(other));
       } else if (note == "stopped") {
-        stopped.push_back(absl::StrCat(other, " after ", *found, " sums"));
+        stopped.push_back(absl::StrCat(other, " after ", *found, " operations"));
       }
     }
     std::string text;

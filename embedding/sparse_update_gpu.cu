@@ -467,8 +467,7 @@ void SumGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
     internal::FillDevice(sums, 0, uint64_t{size.slots} * size.dim * sizeof(float), queue);
     return;
   }
-  UpdateArguments a = ArgumentsOf(bags, size, gradients, not_finite_rows, workspace);
-  a.sums = sums;
+  const UpdateArguments a = ArgumentsOf(bags, size, gradients, not_finite_rows, workspace);
   const bool in_fours = gradients.InFours(size.dim) && reinterpret_cast<uintptr_t>(sums) % 16 == 0;
   internal::FillDevice(a.w.read, 0, (size_t{size.slots} / 32 + 1) * sizeof(*a.w.read), queue);
   {
@@ -482,7 +481,17 @@ void SumGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
         [&] { return OperationCost{.name = "rows that are not read", .bytes = size.slots / 8.0}; });
     Launch(in_fours ? ZeroRowsKernel<4> : ZeroRowsKernel<1>, grid, kBlock, queue, size, a.w, sums);
   }
-  LaunchForWidth<Sum>(a, in_fours, queue);
+  SumReadGradientsGpu(bags, size, gradients, sums, not_finite_rows, workspace, queue);
+}
+
+void SumReadGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DevicePooled& gradients,
+                         float* sums, uint64_t* not_finite_rows, const DeviceWorkspace& workspace,
+                         const Stream& queue) {
+  CheckSize(size);
+  if (size.lookups == 0 || bags.rows() == 0) return;
+  UpdateArguments a = ArgumentsOf(bags, size, gradients, not_finite_rows, workspace);
+  a.sums = sums;
+  LaunchForWidth<Sum>(a, gradients.InFours(size.dim) && reinterpret_cast<uintptr_t>(sums) % 16 == 0, queue);
 }
 
 }  // namespace sparrow

@@ -73,6 +73,12 @@ void SumGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const
                      float* sums /*[size.slots, size.dim] in GPU memory*/, uint64_t* not_finite_rows /*in GPU memory*/,
                      const DeviceWorkspace& workspace, const Stream& queue);
 
+// The same, but where no look-up reads a row, its sum stays as it is: for slots of which the first ones are all read.
+void SumReadGradientsGpu(const DeviceBags& bags, const SparseUpdateSize& size, const DevicePooled& gradients,
+                         float* sums /*[size.slots, size.dim] in GPU memory*/,
+                         uint64_t* not_finite_rows /*in GPU memory*/, const DeviceWorkspace& workspace,
+                         const Stream& queue);
+
 }  // namespace sparrow
 
 #endif  // SPARROW_EMBEDDING_SPARSE_UPDATE_GPU_H_

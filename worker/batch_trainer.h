@@ -15,6 +15,7 @@
 #include "dense/dense_optimizer.h"
 #include "dense/model.h"
 #include "sparrow/v1/job.pb.h"
+#include "worker/hot_replica.h"
 #include "worker/hot_row_store.h"
 #include "worker/job_layout.h"
 #include "worker/prepared_batch.h"
@@ -88,6 +89,11 @@ class BatchTrainer {
   // before the trainer. ResourceExhausted.
   virtual absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
                                                                        std::span<const TableSpec> tables) = 0;
+
+  // The same for one of several workers, which all hold the same rows. Where GPUs sum, they lie in GPU memory. After
+  // Join; every worker of the job calls it.
+  virtual absl::StatusOr<std::unique_ptr<HotReplica>> MakeHotReplica(std::span<const HotRowShare> shares,
+                                                                     std::span<const TableSpec> tables) = 0;
 
   // Afterwards the model and the optimizer that the trainer was made with have the weights and the state as trained.
   virtual absl::Status CopyToModel() = 0;

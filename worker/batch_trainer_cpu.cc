@@ -6,6 +6,7 @@
 #include "dense/reduction_terms.h"
 #include "worker/batch_model.h"
 #include "worker/batch_trainer.h"
+#include "worker/hot_records.h"
 #include "worker/sum_over_workers.h"
 
 namespace sparrow {
@@ -66,6 +67,11 @@ class CpuBatchTrainer final : public BatchTrainer {
   absl::StatusOr<std::unique_ptr<HotRowStore>> MakeHotRowStore(std::span<const HotRowShare> shares,
                                                                std::span<const TableSpec> tables) override {
     return MakeCpuHotRowStore(shares, tables);
+  }
+
+  absl::StatusOr<std::unique_ptr<HotReplica>> MakeHotReplica(std::span<const HotRowShare> shares,
+                                                             std::span<const TableSpec> tables) override {
+    return HotRecords::Make(shares, tables);
   }
 
   absl::Status CopyToModel() override { return absl::OkStatus(); }

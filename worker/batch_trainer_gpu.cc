@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@
 #include "worker/gpu_optimizer_state.h"
 #include "worker/gpu_reserve.h"
 #include "worker/gpu_step.h"
+#include "worker/hot_records.h"
+#include "worker/hot_replica_gpu.h"
 #include "worker/hot_row_store_gpu.h"
 #include "worker/sum_over_workers.h"
 
@@ -102,8 +105,9 @@ class GpuBatchTrainer final : public BatchTrainer {
   }
 
   absl::Status Load(const PreparedBatch& prepared) override {
-    // While GPUs sum, what waits for all of this one's work may wait for ever: such a load is left to Start.
-    load_late_ = reducer_ != nullptr && !batch_->HasRoom(prepared);
+    // While GPUs sum, what waits for all of this one's work may wait for ever: such a load is left to Start. But rows
+    // that all workers hold are looked up before; such batches have room for a quarter more look-ups than the largest.
+    load_late_ = reducer_ != nullptr && !replicates_ && !batch_->HasRoom(prepared);
     if (load_late_) return absl::OkStatus();
     return batch_->Load(prepared, BucketOf(prepared.batch.rows), copies_);
   }
@@ -168,6 +172,36 @@ class GpuBatchTrainer final : public BatchTrainer {
                                .beside = &copies_});
   }
 
+  absl::StatusOr<std::unique_ptr<HotReplica>> MakeHotReplica(std::span<const HotRowShare> shares,
+                                                             std::span<const TableSpec> tables) override {
+    uint64_t buckets = 0;
+    std::vector<std::vector<uint32_t>> groups;
+    for (const HotRowShare& share : shares) {
+      groups.push_back(share.tables);
+      buckets += HotRecords::Buckets(share, tables);
+    }
+    if (device_collective_ == nullptr || buckets == 0) return HotRecords::Make(shares, tables);
+    batch_ = nullptr;  // There may not be memory for both.
+    ASSIGN_OR_RETURN(batch_, MakeBatch(groups));
+    // Of scaled losses overflows decide whether rows are updated at all, and these are summed with the dense gradients.
+    std::function<absl::Status()> start_sums;
+    if (!step_->scales_loss()) {
+      start_sums = [this] { return step_->StartSums(); };
+      step_->set_sums_late();
+    }
+    replicates_ = true;
+    return MakeGpuHotReplica({.layout = parts_.layout,
+                              .shares = shares,
+                              .tables = tables,
+                              .samples_max = rows_full_ + 1,
+                              .batch = batch_.get(),
+                              .compute = &stream_,
+                              .beside = &copies_,
+                              .rows_summed = &step_->rows_summed(),
+                              .start_sums = start_sums,
+                              .collective = device_collective_.get()});
+  }
+
   absl::Status CopyToModel() override {
     const DeviceParameters& parameters = *model_->parameters();
     parameters.Get(parts_.model->weights(), stream_);
@@ -217,7 +251,8 @@ class GpuBatchTrainer final : public BatchTrainer {
   std::unique_ptr<DeviceBatch> batch_;   // Of training,
   std::unique_ptr<DeviceBatch> scored_;  // and of evaluation; null before the first.
   bool has_scored_ = false;
-  bool load_late_ = false;  // Start loads the batch.
+  bool load_late_ = false;   // Start loads the batch.
+  bool replicates_ = false;  // Rows are a HotReplica's.
   const DeviceBatch::Input* started_ = nullptr;
   uint64_t step_number_ = 0;                             // Of the batch that has been started.
   Mirror<float> logits_ = Mirror<float>::Empty();        // [rows_max]

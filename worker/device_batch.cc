@@ -146,6 +146,11 @@ void DeviceBatch::Place(size_t group, const DeviceRecords& records, uint32_t slo
   groups_[group].size.slots = slots_end;
 }
 
+void DeviceBatch::PlaceForSums(size_t group, const DeviceRecords& records, uint32_t rows_max) {
+  Place(group, records, rows_max);
+  groups_[group].summed = true;
+}
+
 absl::Status DeviceBatch::Load(const PreparedBatch& prepared, int64_t rows, const Stream& copies) {
   const Batch& batch = prepared.batch;
   CHECK(batch.rows <= rows && rows <= rows_max_) << batch.rows << " of " << rows << " of " << rows_max_;
@@ -187,6 +192,12 @@ absl::Status DeviceBatch::MakeRoomForLookups(const PreparedBatch& prepared, cons
   if (weighted) {
     RETURN_IF_ERROR(Grow(lookups->index.device.size(), group.lookups_max, "the weights of a batch's look-ups",
                          &lookups->weights, &generation_));
+  }
+  if (group.summed && lookups->rows.size() < lookups->index.device.size()) {
+    lookups->rows = *DeviceBuffer<uint32_t>::Allocate(0);
+    ASSIGN_OR_RETURN(lookups->rows,
+                     AllocateOnDevice<uint32_t>(lookups->index.device.size(), "the rows of a batch's look-ups"));
+    ++generation_;
   }
   if (group.records.has_value()) {
     return Grow(lookups->index.device.size(), group.lookups_max, "the keys of a batch's look-ups", &lookups->keys,
@@ -376,6 +387,12 @@ DeviceBags DeviceBatch::Bags(size_t g, const Input& input) const {
           .lookups = lookups.count};
 }
 
+DeviceBags DeviceBatch::SumBags(size_t g, const Input& input) const {
+  DeviceBags bags = Bags(g, input);
+  if (groups_[g].summed) bags.index = input.groups[g].rows.data();
+  return bags;
+}
+
 DeviceRows DeviceBatch::Rows(size_t g) const {
   const Group& group = groups_[g];
   if (group.records.has_value()) return group.records->Rows();
@@ -404,7 +421,10 @@ void DeviceBatch::Pool(const Input& input, const DeviceMatrix& vectors, Precisio
 void DeviceBatch::FetchSums() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    group.sums.Fetch(size_t{input().groups[g].base.back()} * group.dim, stream_);
+    const std::vector<uint32_t>& base = input().groups[g].base;
+    const size_t first = size_t{base.front()} * group.dim;
+    internal::CopyToHost(group.sums.host.data() + first, group.sums.device.data() + first,
+                         (size_t{base.back()} * group.dim - first) * sizeof(float), stream_);
   }
 }
 

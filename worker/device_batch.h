@@ -47,6 +47,7 @@ class DeviceBatch {
     Mirror<uint8_t> mean = Mirror<uint8_t>::Empty();        // [features]
     Mirror<uint32_t> table_of = Mirror<uint32_t>::Empty();  // [features]
     std::optional<DeviceRecords> records;                   // Where rows are placed, if they are.
+    bool summed = false;  // Gradients of placed rows are summed by the row's number in the batch (Lookups::rows).
     // Of the batch in work:
     Mirror<float> rows = Mirror<float>::Empty();  // [unique, padded_dim], unless they are placed
     Mirror<float> sums = Mirror<float>::Empty();  // [size.slots, dim]: the gradients of rows
@@ -59,12 +60,14 @@ class DeviceBatch {
   // A group's part of an input.
   struct Lookups {
     uint32_t count = 0;
-    std::vector<uint32_t> base = {0};                      // [tables + 1]: where each table's rows begin.
+    std::vector<uint32_t> base = {0};  // [tables + 1]: where each table's rows begin; of placed ones, those whose sums
+                                       // are fetched.
     Mirror<uint32_t> offsets = Mirror<uint32_t>::Empty();  // [features * rows + 1]
     size_t counted = 0;  // The first so many offsets are 0, 1, 2, ...: those of one-hot features, whatever the rows.
     Mirror<Key> keys = Mirror<Key>::Empty();             // [count], of placed rows.
     Mirror<uint32_t> index = Mirror<uint32_t>::Empty();  // [count]: slots. Those of placed rows are not copied.
-    Mirror<float> weights = Mirror<float>::Empty();      // [count], if a feature has weights
+    DeviceBuffer<uint32_t> rows = *DeviceBuffer<uint32_t>::Allocate(0);  // [count], if the group is summed
+    Mirror<float> weights = Mirror<float>::Empty();                      // [count], if a feature has weights
   };
 
   // One batch. What lies behind its own rows counts for nothing: empty bags, dense inputs of 0.
@@ -91,6 +94,10 @@ class DeviceBatch {
   // (worker/hot_row_store_gpu.h) fills Lookups::index.
   void Place(size_t group, const DeviceRecords& records, uint32_t slots_end);
 
+  // The same, and someone fills Lookups::rows too: with numbers below rows_max, those below the number of the batch's
+  // rows all being met.
+  void PlaceForSums(size_t group, const DeviceRecords& records, uint32_t rows_max);
+
   // Copies a batch, but for its rows, to the input that was not loaded last, and queues its way to the GPU on `copies`;
   // Input::loaded is its end. REQUIRES: prepared.batch.rows <= rows <= rows_max; whatever reads what that input held is
   // over.
@@ -112,6 +119,8 @@ class DeviceBatch {
   uint64_t generation() const { return generation_; }
   std::vector<Group>& groups() { return groups_; }
   DeviceBags Bags(size_t group, const Input& input) const;
+  // The same look-ups, as their gradients are summed.
+  DeviceBags SumBags(size_t group, const Input& input) const;
   DeviceRows Rows(size_t group) const;
   // A group's part of all features' pooled vectors, or their gradients.
   DevicePooled Pooled(size_t group, const DeviceMatrix& vectors /*[rows, sparse columns]*/, Precision precision) const;

@@ -50,7 +50,7 @@ absl::Status GpuStep::Queue(DeviceBatch* batch, const Now& now) {
   if (holds_rows_) SetControl(now);
   loaded_.Record(stream_);
   RETURN_IF_ERROR(Run(batch));
-  if (reducer_ != nullptr) RETURN_IF_ERROR(Annotate(reducer_->Start(), "summing the gradients"));
+  if (!sums_late_) RETURN_IF_ERROR(StartSums());
   if (!holds_rows_) {
     batch->FetchSums();
     backward_.Record(stream_);
@@ -58,6 +58,10 @@ absl::Status GpuStep::Queue(DeviceBatch* batch, const Now& now) {
   outcome_.Fetch(1, stream_);
   ended_.Record(stream_);
   return absl::OkStatus();
+}
+
+absl::Status GpuStep::StartSums() {
+  return reducer_ == nullptr ? absl::OkStatus() : Annotate(reducer_->Start(), "summing the gradients");
 }
 
 absl::Status GpuStep::Run(DeviceBatch* batch) {
@@ -92,7 +96,7 @@ absl::Status GpuStep::QueueWork(DeviceBatch* batch, bool recorded) {
   LetFollow(beside_);
   for (size_t g = 0; g < batch->groups().size(); ++g) {
     DeviceBatch::Group& group = batch->groups()[g];
-    GroupLookupsGpu(batch->Bags(g, input), group.size, group.Workspace(), beside_);
+    GroupLookupsGpu(batch->SumBags(g, input), group.size, group.Workspace(), beside_);
   }
   if (!recorded) Await(beside_);
 
@@ -162,11 +166,13 @@ void GpuStep::QueueRows(DeviceBatch* batch, const DeviceBatch::Input& input, con
                       &outcome()->refused_rows, group.Workspace(), queue);
       continue;
     }
-    SumGradientsGpu(batch->Bags(g, input), group.size, gradients, group.sums.device.data(), &outcome()->refused_rows,
-                    group.Workspace(), queue);
+    const auto sum = group.summed ? SumReadGradientsGpu : SumGradientsGpu;
+    sum(batch->SumBags(g, input), group.size, gradients, group.sums.device.data(), &outcome()->refused_rows,
+        group.Workspace(), queue);
     if (!scales_loss()) continue;
     UnscaleGpu(group.sums.device.data(), int64_t{group.size.slots} * group.size.dim, loss_scale_.device.data(), queue);
   }
+  if (!holds_rows_) rows_summed_.RecordForOutside(queue);
 }
 
 void GpuStep::QueueDense(const Now& now) {

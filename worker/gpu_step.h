@@ -55,6 +55,11 @@ class GpuStep {
 
   // Backward goes through it, and its sums begin, from now on. Outlives all Queue.
   void set_reducer(GradientReducer* reducer) { reducer_ = reducer; }
+  // The sums begin with StartSums, after Queue, and not by themselves.
+  void set_sums_late() { sums_late_ = true; }
+  absl::Status StartSums();
+  // When the gradients of the rows are summed that are not held, of the step queued last.
+  const Event& rows_summed() const { return rows_summed_; }
   // This worker holds the rows of all batches to come.
   void HoldRows(std::vector<SparseOptimizer> optimizers /*[groups]*/);
   bool holds_rows() const { return holds_rows_; }
@@ -116,6 +121,7 @@ class GpuStep {
   const Stream beside_;
   const Stream marks_;  // Where moments of the model's stream are noted, so that nothing there waits for that.
   GradientReducer* reducer_ = nullptr;
+  bool sums_late_ = false;
   bool holds_rows_ = false;
   std::vector<SparseOptimizer> optimizers_;  // [groups] of rows that are held.
   float loss_scale_now_ = 1;                 // In loss_scale_,
@@ -128,6 +134,7 @@ class GpuStep {
   Mirror<GridSums> norm_sums_ = Mirror<GridSums>::Empty();
 
   Event fork_, join_, gated_;  // Of the streams among each other.
+  Event rows_summed_;
   Event begin_, loaded_, forward_, backward_, ended_;
 
   // Recorded steps, by input, number of rows, and whether they are one-hot. The first of a kind is not recorded: the

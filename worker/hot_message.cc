@@ -138,6 +138,21 @@ absl::StatusOr<HotMessage> Parse(absl::string_view bytes, const HotHead& expecte
     if (names.insert(message.proposals.back().name).second) continue;
     return absl::FailedPreconditionError(absl::StrCat("id ", proposal->key, " is proposed twice"));
   }
+  const std::optional<uint32_t> shares = reader.One<uint32_t>();
+  const auto rows = reader.Array<uint32_t>(shares.value_or(0));
+  if (!shares.has_value() || !rows.has_value()) return short_by("the numbers of rows on a GPU");
+  if (*shares != 0 && *shares != sets.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it has numbers of rows of ", *shares, " shares, expected ", sets.size()));
+  }
+  message.rows_on_gpu.assign(rows->begin(), rows->end());
+  for (size_t s = 0; s < message.rows_on_gpu.size(); ++s) {
+    const uint32_t most = message.head.samples == 0 ? 0 : sets[s].slots();
+    if (message.rows_on_gpu[s] <= most) continue;
+    return absl::FailedPreconditionError(absl::StrCat("it has ", message.rows_on_gpu[s], " gradients on its GPU from ",
+                                                      message.head.samples, " samples, of ", sets[s].slots(),
+                                                      " rows held"));
+  }
   if (!reader.empty()) return absl::FailedPreconditionError("the message goes on behind its end");
   return message;
 }
@@ -158,6 +173,9 @@ void AppendHotMessage(const HotMessage& message, std::string* bytes) {
     const Proposal proposal{.key = row.name.key, .table = row.name.table, .uses = row.uses};
     AppendArray(std::span<const Proposal>(&proposal, 1), bytes);
   }
+  const uint32_t shares = static_cast<uint32_t>(message.rows_on_gpu.size());
+  AppendArray(std::span<const uint32_t>(&shares, 1), bytes);
+  AppendArray(std::span<const uint32_t>(message.rows_on_gpu), bytes);
 }
 
 absl::StatusOr<HotMessage> ParseHotMessage(absl::string_view bytes, const HotHead& expected,

@@ -3,7 +3,9 @@
 
 // What a worker tells all others in a step about the rows that they hold together (worker/replicated_rows.h). Little-
 // endian: a head; for each table the number of slots, the slots, and a gradient for each; the number of proposals, and
-// for each its key (8 bytes), table and uses (4 bytes each). It goes between programs of one build only.
+// for each its key (8 bytes), table and uses (4 bytes each); and the number of shares, and for each how many of its
+// rows have gradients in GPU memory, where these are exchanged between GPUs and not here; 0 shares: they are not. It
+// goes between programs of one build only.
 
 #include <cstdint>
 #include <span>
@@ -37,6 +39,7 @@ struct HotMessage {
   HotHead head;
   std::vector<HotGradients> tables;
   std::vector<RowUses> proposals;
+  std::vector<uint32_t> rows_on_gpu;  // [shares], or empty.
 };
 
 // In a buffer of the caller's.

@@ -19,9 +19,6 @@
 namespace sparrow {
 namespace {
 
-// Of a feature whose bags may have any length: how many ids a sample has at most, on the average.
-constexpr uint64_t kBagIdsMax = 64;
-constexpr uint64_t kBatchRowsMax = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kPieceRows = 65536;  // That leave the cache at once for a checkpoint, of a small batch;
 constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // fewer of large rows.
 
@@ -346,21 +343,11 @@ class GpuHotRowStore final : public HotRowStore {
     share->left_for_host->Record(back_);
   }
 
-  // As many rows as a batch can have of these tables.
+  // As many rows as a batch can have of these tables, and as leave at once.
   uint64_t BatchRows(const HotRowShare& share) const {
-    uint64_t rows = 0;
-    for (const uint32_t t : share.tables) {
-      uint64_t of_table = 0;
-      for (const uint32_t f : parts_.layout->tables[t].features) {
-        const uint64_t ids = parts_.layout->features[f].ids_max;
-        of_table += static_cast<uint64_t>(parts_.samples_max) * (ids == 0 ? kBagIdsMax : ids);
-      }
-      if (parts_.tables[t].bounded_rows != 0) of_table = std::min(of_table, parts_.tables[t].bounded_rows);
-      rows += of_table;
-    }
+    const uint64_t rows = BatchRowsMax(*parts_.layout, parts_.tables, share, parts_.samples_max);
     const uint64_t slot_bytes = parts_.tables[share.tables[0]].Layout().slot_bytes();
-    rows = std::max(rows, std::min(kPieceRows, kPieceBytes / slot_bytes));
-    return std::min(rows, kBatchRowsMax);
+    return std::max(rows, std::min(kPieceRows, kPieceBytes / slot_bytes));
   }
 
   template <typename T>
@@ -439,6 +426,21 @@ class GpuHotRowStore final : public HotRowStore {
 };
 
 }  // namespace
+
+uint64_t BatchRowsMax(const JobLayout& layout, std::span<const TableSpec> tables, const HotRowShare& share,
+                      int64_t samples_max) {
+  uint64_t rows = 0;
+  for (const uint32_t t : share.tables) {
+    uint64_t of_table = 0;
+    for (const uint32_t f : layout.tables[t].features) {
+      const uint64_t ids = layout.features[f].ids_max;
+      of_table += static_cast<uint64_t>(samples_max) * (ids == 0 ? kBagIdsMax : ids);
+    }
+    if (tables[t].bounded_rows != 0) of_table = std::min(of_table, tables[t].bounded_rows);
+    rows += of_table;
+  }
+  return std::min(rows, kBatchRowsMax);
+}
 
 absl::StatusOr<std::unique_ptr<HotRowStore>> MakeGpuHotRowStore(const GpuHotRowStoreParts& parts) {
   auto store = std::make_unique<GpuHotRowStore>(parts);

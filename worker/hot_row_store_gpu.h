@@ -27,6 +27,13 @@ struct GpuHotRowStoreParts {  // All outlive the store.
   const Stream* beside;   // Where the batch's inputs are copied.
 };
 
+// Of a feature whose bags may have any length: how many ids a sample has at most, on the average.
+inline constexpr uint64_t kBagIdsMax = 64;
+inline constexpr uint64_t kBatchRowsMax = (uint64_t{1} << 31) - 1;
+// As many rows as a batch can have of the share's tables.
+uint64_t BatchRowsMax(const JobLayout& layout, std::span<const TableSpec> tables, const HotRowShare& share,
+                      int64_t samples_max);
+
 // ResourceExhausted: the memory of the GPU.
 absl::StatusOr<std::unique_ptr<HotRowStore>> MakeGpuHotRowStore(const GpuHotRowStoreParts& parts);
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "absl/container/flat_hash_set.h"
+#include "base/check.h"
 #include "base/random.h"
 
 namespace sparrow {
@@ -43,7 +44,12 @@ uint32_t HotSet::Find(const RowName& name) const {
 }
 
 void HotSet::Use(std::span<const uint32_t> slots) {
-  for (const uint32_t slot : slots) SetUses(slot, UsesNow(slot) + 1);
+  for (const uint32_t slot : slots) SetUses(slot, UsesOf(slot) + 1);
+}
+
+void HotSet::TakeUses(std::span<const uint32_t> words) {
+  CHECK_EQ(words.size(), rows_.size());
+  for (size_t slot = 0; slot < words.size(); ++slot) rows_[slot].padding = words[slot];
 }
 
 std::vector<HotSeat> HotSet::Decide(std::vector<RowUses> candidates, size_t most) {
@@ -56,7 +62,7 @@ std::vector<HotSeat> HotSet::Decide(std::vector<RowUses> candidates, size_t most
     uint32_t best = kNoSlot;
     uint64_t best_uses = 0;  // And 1; 0: the slot is free.
     for (uint32_t slot = first; slot < first + kBucketSlots; ++slot) {
-      const uint64_t uses = digests_[slot] != 0 ? uint64_t{UsesNow(slot)} + 1 : 0;
+      const uint64_t uses = digests_[slot] != 0 ? uint64_t{UsesOf(slot)} + 1 : 0;
       if ((best != kNoSlot && uses >= best_uses) || given.contains(slot)) continue;
       best = slot;
       best_uses = uses;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "embedding/replica.h"
 #include "embedding/row_cache.h"
 #include "embedding/row_name.h"
 
@@ -55,6 +56,12 @@ class HotSet {
   // Rows that one worker used in one step. REQUIRES: slots taken.
   void Use(std::span<const uint32_t> slots);
 
+  // Where uses are counted elsewhere (embedding/replica.h CountUses): as of how many decisions, what was counted, which
+  // has to be here before the next Decide, and where that begins for a row that has come in.
+  uint32_t decisions() const { return decisions_; }
+  void TakeUses(std::span<const uint32_t> words /*[slots]*/);
+  uint32_t uses_word(uint32_t slot) const { return rows_[slot].padding; }
+
   // Which of the candidates get in, at most `most`, each in a slot of its own. Changes nothing yet, but uses count half
   // from now on. REQUIRES: names unique, and none of them found.
   std::vector<HotSeat> Decide(std::vector<RowUses> candidates, size_t most);
@@ -67,15 +74,10 @@ class HotSet {
   uint64_t digest() const { return digest_; }
 
  private:
-  // A slot's uses, 65,535 at most, and the decision, modulo 2^16, as of which they stand, in what pads its name. A row
-  // that is not used for 65,536 decisions seems to have been used lately, for as long as that counts.
-  uint32_t UsesNow(uint32_t slot) const {
-    const uint16_t ago = static_cast<uint16_t>(decisions_ - (rows_[slot].padding >> 16));
-    return ago < 16 ? (rows_[slot].padding & 0xffff) >> ago : 0;
-  }
-  void SetUses(uint32_t slot, uint32_t uses) {
-    rows_[slot].padding = decisions_ << 16 | (uses < 0xffff ? uses : 0xffff);
-  }
+  // A slot's uses (embedding/replica.h UsesWord) lie in what pads its name. A row that is not used for 65,536 decisions
+  // seems to have been used lately, for as long as that counts.
+  uint32_t UsesOf(uint32_t slot) const { return UsesNow(rows_[slot].padding, decisions_); }
+  void SetUses(uint32_t slot, uint32_t uses) { rows_[slot].padding = UsesWord(uses, decisions_); }
 
   std::vector<RowName> rows_;     // [slots]
   std::vector<uint8_t> digests_;  // [slots]; 0: free. See embedding/row_cache.h.

@@ -106,8 +106,12 @@ struct WorkerMetrics {
         exposed_allreduce_seconds(metrics->AddHistogram(
             "sparrow_worker_exposed_allreduce_seconds",
             "Seconds of a step in which dense gradients are summed over workers and no backward goes on (where NCCL "
-            "sums, "
-            "and language models on several workers, with what else they exchange): a rise means a slower link, or "
+            "sums, and language models on several workers, with what else they exchange): a rise means a slower link, "
+            "or workers that wait for the slowest one.")),
+        exposed_hot_row_seconds(metrics->AddHistogram(
+            "sparrow_worker_exposed_hot_row_seconds",
+            "Seconds of a step in which GPUs exchange gradients of rows that all workers hold, and update these, and "
+            "all else is computed (only where NCCL exchanges): a rise means a slower link, more rows a batch, or "
             "workers that wait for the slowest one.")),
         loss_scale(metrics, "sparrow_worker_loss_scale",
                    "What a step's loss is multiplied by (train.precision FLOAT16 alone): a fall means that gradients "
@@ -156,6 +160,7 @@ struct WorkerMetrics {
   Histogram eval_seconds;
   Histogram checkpoint_seconds;
   Histogram exposed_allreduce_seconds;
+  Histogram exposed_hot_row_seconds;
   GaugeOnceSet loss_scale;
   Counter steps_skipped;
   Gauge job_running;

@@ -11,6 +11,7 @@
 #include "base/room.h"
 #include "base/status_macros.h"
 #include "embedding/key_filter.h"
+#include "worker/hot_records.h"
 
 namespace sparrow {
 namespace {
@@ -30,14 +31,14 @@ size_t Cells(uint32_t slots) {
   return slots == 0 ? 0 : std::min(kCellsMax, std::bit_ceil(std::max<size_t>(1024, size_t{4} * slots)));
 }
 
-// to[partition's place of i] = from[at[i]], rows of `width`.
-template <typename T>
-void Gather(std::span<const T> from, std::span<const uint32_t> at, std::span<const uint32_t> position, size_t width,
-            std::span<T> to) {
-  ParallelFor(static_cast<int64_t>(at.size()), kGrainRows, [&](int64_t begin, int64_t end) {
+// to[partition's place of i] = from[at[i]], rows of `width`; an empty `at`: from[i].
+void Gather(std::span<const float> from, std::span<const uint32_t> at, std::span<const uint32_t> position, size_t rows,
+            size_t width, std::span<float> to) {
+  ParallelFor(static_cast<int64_t>(rows), kGrainRows, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
+      const size_t source = at.empty() ? static_cast<size_t>(i) : at[i];
       const size_t place = position.empty() ? static_cast<size_t>(i) : position[i];
-      std::copy_n(from.data() + size_t{at[i]} * width, width, to.data() + place * width);
+      std::copy_n(from.data() + source * width, width, to.data() + place * width);
     }
   });
 }
@@ -55,8 +56,10 @@ ReplicatedRows::ReplicatedRows(const Parts& parts)
       metrics_(*parts.metrics),
       tables_(parts.tables),
       shares_(parts.shares),
-      records_(parts.records),
+      replica_(parts.replica),
+      early_(parts.early),
       share_of_(parts.tables.size()),
+      candidates_(parts.shares.size()),
       cold_gradients_(parts.tables.size()),
       outgoing_(parts.client, parts.tables),
       pull_(parts.client),
@@ -71,40 +74,36 @@ ReplicatedRows::ReplicatedRows(const Parts& parts)
     cold_.emplace_back(Cells(sets_[s].slots()));
     slots_ += sets_[s].slots();
   }
-  for (BatchRows* batch : {&now_, &next_}) batch->tables.resize(tables_.size());
   change_.seats.resize(shares_.size());
   change_.records.resize(tables_.size());
-  metrics_.hot_row_bytes.Add(static_cast<double>(records_->bytes()));
+  metrics_.hot_row_bytes.Add(static_cast<double>(replica_->bytes()));
 }
 
-ReplicatedRows::~ReplicatedRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(records_->bytes())); }
+ReplicatedRows::~ReplicatedRows() { metrics_.hot_row_bytes.Add(-static_cast<double>(replica_->bytes())); }
 
 // ------------------------------------------------------------------------------------------------------- pull
 
 absl::Status ReplicatedRows::StartPull(PreparedBatch* batch) {
   if (!first_step_.has_value()) first_step_ = batch->batch.step;
-  if (change_.step != 0 && change_.step == batch->batch.step) AskForChange();
-  LookUp(*batch);
-  std::vector<std::span<const Key>> cold;
-  for (const BatchTable& table : next_.tables) cold.emplace_back(table.cold);
+  if (change_.step != 0 && change_.step == batch->batch.step) RETURN_IF_ERROR(AskForChange());
+  ASSIGN_OR_RETURN(looked_, replica_->Look(*batch, sets_));
   if (ahead_) {
     const KeyFilter late = LateKeys();
-    client_->Partition(cold, &late, &next_.partition);
+    client_->Partition(looked_.cold, &late, &next_);
   } else {
-    client_->Partition(cold, nullptr, &next_.partition);
+    client_->Partition(looked_.cold, nullptr, &next_);
   }
-  std::vector<std::span<float>> pulled;
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    pulled.push_back(Room(&next_.tables[t].pulled, cold[t].size() * tables_[t].dim));
-  }
-  pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_}, &next_.partition, pulled);
+  metrics_.hot_row_hits.Add(static_cast<double>(looked_.hits));
+  metrics_.hot_row_misses.Add(static_cast<double>(next_.rows()));
+  pull_.Start({.step = batch->batch.step, .create = true, .ahead = ahead_}, &next_, replica_->Room());
   return absl::OkStatus();
 }
 
-void ReplicatedRows::AskForChange() {
+absl::Status ReplicatedRows::AskForChange() {
   std::vector<std::vector<Key>> keys(tables_.size());
   for (size_t s = 0; s < shares_.size(); ++s) {
     sets_[s].Redirect(change_.seats[s]);
+    RETURN_IF_ERROR(replica_->Redirect(s, change_.seats[s]));
     for (const HotSeat& seat : change_.seats[s]) keys[seat.in.table].push_back(seat.in.key);
   }
   client_->PartitionRecords(std::vector<std::span<const Key>>(keys.begin(), keys.end()), nullptr, &change_.partition);
@@ -115,39 +114,12 @@ void ReplicatedRows::AskForChange() {
   change_pull_.Start({.step = change_.step, .create = true, .records = true, .beside = true}, &change_.partition,
                      records);
   change_.asked = true;
-}
-
-void ReplicatedRows::LookUp(const PreparedBatch& batch) {
-  uint64_t hits = 0;
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    BatchTable& rows = next_.tables[t];
-    for (auto* list : {&rows.hot_at, &rows.slots, &rows.cold_at}) list->clear();
-    rows.cold.clear();
-    const HotSet& set = sets_[share_of_[t]];
-    const std::span<const Key> keys = batch.partition.keys(t);
-    const std::span<uint32_t> found = Room(&found_, keys.size());
-    ParallelFor(static_cast<int64_t>(keys.size()), kGrainRows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) found[i] = set.Find({.key = keys[i], .table = t});
-    });
-    for (uint32_t i = 0; i < keys.size(); ++i) {
-      const uint32_t slot = found[i];
-      if (slot == kNoSlot) {
-        rows.cold_at.push_back(i);
-        rows.cold.push_back(keys[i]);
-      } else {
-        rows.hot_at.push_back(i);
-        rows.slots.push_back(slot);
-      }
-    }
-    hits += rows.slots.size();
-  }
-  metrics_.hot_row_hits.Add(static_cast<double>(hits));
-  metrics_.hot_row_misses.Add(static_cast<double>(batch.partition.rows() - hits));
+  return absl::OkStatus();
 }
 
 KeyFilter ReplicatedRows::LateKeys() const {
-  KeyFilter late(now_.partition.rows());
-  for (uint32_t t = 0; t < now_.partition.tables(); ++t) late.Add(t, now_.partition.keys(t));
+  KeyFilter late(now_.rows());
+  for (uint32_t t = 0; t < now_.tables(); ++t) late.Add(t, now_.keys(t));
   if (!change_.asked) return late;
   for (const std::vector<HotSeat>& seats : change_.seats) {
     for (const HotSeat& seat : seats) {
@@ -159,47 +131,40 @@ KeyFilter ReplicatedRows::LateKeys() const {
 
 absl::Status ReplicatedRows::FinishPull(PreparedBatch* batch) {
   RETURN_IF_ERROR(pull_.Finish());
-  metrics_.rows_pulled.Add(static_cast<double>(next_.partition.rows()));
+  metrics_.rows_pulled.Add(static_cast<double>(next_.rows()));
   metrics_.pull_bytes.Add(static_cast<double>(pull_.bytes()));
   if (change_.asked) {
     RETURN_IF_ERROR(change_pull_.Finish());
-    SettleChange();
+    RETURN_IF_ERROR(SettleChange());
   }
   std::swap(now_, next_);
+  RETURN_IF_ERROR(replica_->Place(now_, batch));
+  // Here, and not where they are looked up: all workers propose what they have used up to the same step.
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const BatchTable& rows = now_.tables[t];
-    const uint32_t dim = tables_[t].dim;
-    const std::span<const uint32_t> position = now_.partition.position(t);
-    const std::span<float> to = batch->rows[t];
-    ParallelFor(static_cast<int64_t>(rows.cold_at.size()), kGrainRows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const size_t from = position.empty() ? static_cast<size_t>(i) : position[i];
-        std::copy_n(rows.pulled.data() + from * dim, dim, to.data() + size_t{rows.cold_at[i]} * dim);
-      }
-    });
-    records_->CopyWeights(share_of_[t], rows.slots, rows.hot_at, to);
-    // Here, and not where they are looked up: all workers propose what they have used up to the same step.
-    for (const Key key : rows.cold) cold_[share_of_[t]].Use({.key = key, .table = t});
+    for (const Key key : looked_.cold[t]) cold_[share_of_[t]].Use({.key = key, .table = t});
   }
   return absl::OkStatus();
 }
 
-void ReplicatedRows::SettleChange() {
+absl::Status ReplicatedRows::SettleChange() {
   std::vector<size_t> arrived(tables_.size());
+  std::vector<const char*> records;
   uint64_t in = 0;
   uint64_t out = 0;
   for (size_t s = 0; s < shares_.size(); ++s) {
+    records.clear();
     for (const HotSeat& seat : change_.seats[s]) {
       const uint32_t t = seat.in.table;
       const std::span<const uint32_t> position = change_.partition.position(t);
       const size_t i = arrived[t]++;
       const size_t from = position.empty() ? i : position[i];
-      const uint64_t record_bytes = tables_[t].Layout().record_bytes();
-      records_->Put(s, seat.slot, reinterpret_cast<const char*>(change_.records[t].data()) + from * record_bytes);
+      records.push_back(reinterpret_cast<const char*>(change_.records[t].data()) +
+                        from * tables_[t].Layout().record_bytes());
       out += seat.replaces ? 1 : 0;
     }
     in += change_.seats[s].size();
     sets_[s].Settle(change_.seats[s]);
+    RETURN_IF_ERROR(replica_->Put(s, change_.seats[s], records, sets_[s]));
     change_.seats[s].clear();
   }
   change_.step = 0;
@@ -208,83 +173,107 @@ void ReplicatedRows::SettleChange() {
   metrics_.pull_bytes.Add(static_cast<double>(change_pull_.bytes()));
   metrics_.hot_rows_promoted.Add(static_cast<double>(in));
   metrics_.hot_row_evictions.Add(static_cast<double>(out));
+  return absl::OkStatus();
 }
 
 // ------------------------------------------------------------------------------------------------------- push
 
+absl::Status ReplicatedRows::PushEarly(const PreparedBatch& batch, double learning_rate_factor) {
+  return early_ ? UpdateHotRows(batch, {}, learning_rate_factor) : absl::OkStatus();
+}
+
 absl::Status ReplicatedRows::StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                                        double learning_rate_factor) {
   const uint64_t step = batch.batch.step;
-  if (slots_ > 0) {
-    const bool decides = DecidesHotRows(step - *first_step_);
-    ASSIGN_OR_RETURN(const std::vector<std::string> all, Exchange(batch, gradients, decides));
-    HotHead expected{.step = step, .records = records_digest_};
-    for (const HotSet& set : sets_) expected.set += set.digest();
-    std::vector<HotMessage> messages;
-    uint64_t samples = 0;
-    for (uint32_t rank = 0; rank < all.size(); ++rank) {
-      expected.rank = rank;
-      ASSIGN_OR_RETURN(HotMessage message, ParseHotMessage(all[rank], expected, tables_, sets_, share_of_));
-      samples += message.head.samples;
-      messages.push_back(std::move(message));
-      metrics_.hot_row_exchange_bytes.Add(static_cast<double>(all[rank].size()));
-    }
-    RETURN_IF_ERROR(UpdateHotRows(messages,
-                                  {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
-                                   .learning_rate_factor = learning_rate_factor,
-                                   .step = step},
-                                  decides));
-    if (decides) Decide(messages, step);
-  }
+  if (!early_) RETURN_IF_ERROR(UpdateHotRows(batch, gradients, learning_rate_factor));
+  if (slots_ > 0 && Decides(step)) RETURN_IF_ERROR(Decide(step));
   std::vector<std::span<const float>> cold;
   for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const BatchTable& rows = now_.tables[t];
-    const std::span<float> to = Room(&cold_gradients_[t], rows.cold_at.size() * tables_[t].dim);
-    Gather(gradients[t], rows.cold_at, now_.partition.position(t), tables_[t].dim, to);
+    const size_t rows = now_.keys(t).size();
+    const std::span<float> to = Room(&cold_gradients_[t], rows * tables_[t].dim);
+    Gather(gradients[t], replica_->cold_at(t), now_.position(t), rows, tables_[t].dim, to);
     cold.push_back(to);
   }
-  Push({.step = step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor}, now_.partition, cold);
-  return absl::OkStatus();
+  return Push({.step = step, .samples = batch.batch.rows, .learning_rate_factor = learning_rate_factor}, now_, cold);
 }
 
 absl::Status ReplicatedRows::StartSkip(const PreparedBatch& batch) {
-  Push({.step = batch.batch.step, .samples = batch.batch.rows}, client_->no_rows(), {});
-  return absl::OkStatus();
+  return Push({.step = batch.batch.step, .samples = batch.batch.rows}, client_->no_rows(), {});
 }
 
-void ReplicatedRows::Push(const PsPush::Step& step, const KeyPartition& partition,
-                          std::span<const std::span<const float>> gradients) {
+absl::Status ReplicatedRows::Push(const PsPush::Step& step, const KeyPartition& partition,
+                                  std::span<const std::span<const float>> gradients) {
   outgoing_.Clear();
   if (change_.step == step.step + 1) {  // Rows that leave have had their last update here.
     for (size_t s = 0; s < shares_.size(); ++s) {
-      for (const HotSeat& seat : change_.seats[s]) {
-        if (!seat.replaces) continue;
-        records_->Clean(s, seat.slot);
-        // All workers have equal records; one returns them.
-        if (collective_->rank() == 0) outgoing_.Add(seat.out, records_->record(s, seat.slot));
+      const std::vector<HotSeat>& seats = change_.seats[s];
+      if (seats.empty()) continue;
+      ASSIGN_OR_RETURN(const std::span<const char> records, replica_->TakeLeaving(s, seats));
+      if (collective_->rank() != 0) continue;  // All workers have equal records; one returns them.
+      const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
+      for (size_t i = 0; i < seats.size(); ++i) {
+        if (seats[i].replaces) outgoing_.Add(seats[i].out, records.data() + i * slot_bytes);
       }
     }
   }
   outgoing_.Pack();
   pushed_ = partition.rows();
   push_.StartWithReturn(step, partition, gradients, outgoing_.partition(), outgoing_.views());
+  return absl::OkStatus();
+}
+
+bool ReplicatedRows::Decides(uint64_t step) const { return DecidesHotRows(step - *first_step_); }
+
+absl::Status ReplicatedRows::UpdateHotRows(const PreparedBatch& batch,
+                                           std::span<const std::span<const float>> gradients,
+                                           double learning_rate_factor) {
+  if (slots_ == 0) return absl::OkStatus();
+  const uint64_t step = batch.batch.step;
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, Exchange(batch, gradients));
+  HotHead expected{.step = step};
+  ASSIGN_OR_RETURN(expected.records, replica_->digest());
+  for (const HotSet& set : sets_) expected.set += set.digest();
+  std::vector<HotMessage> messages;
+  uint64_t samples = 0;
+  for (uint32_t rank = 0; rank < all.size(); ++rank) {
+    expected.rank = rank;
+    ASSIGN_OR_RETURN(HotMessage message, ParseHotMessage(all[rank], expected, tables_, sets_, share_of_));
+    samples += message.head.samples;
+    messages.push_back(std::move(message));
+    metrics_.hot_row_exchange_bytes.Add(static_cast<double>(all[rank].size()));
+    for (size_t s = 0; s < messages[rank].rows_on_gpu.size(); ++s) {
+      const uint64_t row_bytes = sizeof(uint32_t) + tables_[shares_[s].tables[0]].dim * sizeof(float);
+      metrics_.hot_row_exchange_bytes.Add(static_cast<double>(messages[rank].rows_on_gpu[s] * row_bytes));
+    }
+  }
+  RETURN_IF_ERROR(replica_->Update(messages,
+                                   {.gradient_scale = samples == 0 ? 0 : 1 / static_cast<double>(samples),
+                                    .learning_rate_factor = learning_rate_factor,
+                                    .step = step},
+                                   Decides(step), std::span<HotSet>(sets_)));
+  if (const std::optional<double> exposed = replica_->exposed_seconds()) {
+    metrics_.exposed_hot_row_seconds.Observe(*exposed);
+  }
+  if (!Decides(step)) return absl::OkStatus();
+  absl::flat_hash_map<RowName, uint32_t, RowNameHash> uses;
+  for (const HotMessage& message : messages) {
+    for (const RowUses& row : message.proposals) {
+      uint32_t& sum = uses[row.name];
+      sum += std::min(row.uses, UINT32_MAX - sum);
+    }
+  }
+  for (const auto& [name, sum] : uses) candidates_[share_of_[name.table]].push_back({.name = name, .uses = sum});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> ReplicatedRows::Exchange(const PreparedBatch& batch,
-                                                                  std::span<const std::span<const float>> gradients,
-                                                                  bool decides) {
+                                                                  std::span<const std::span<const float>> gradients) {
   HotMessage message;
-  message.head = {
-      .rank = collective_->rank(), .step = batch.batch.step, .records = records_digest_, .samples = batch.batch.rows};
+  message.head = {.rank = collective_->rank(), .step = batch.batch.step, .samples = batch.batch.rows};
+  ASSIGN_OR_RETURN(message.head.records, replica_->digest());
   for (const HotSet& set : sets_) message.head.set += set.digest();
-  std::vector<std::vector<float>> hot(tables_.size());
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const BatchTable& rows = now_.tables[t];
-    hot[t].resize(rows.slots.size() * tables_[t].dim);
-    Gather(gradients[t], rows.hot_at, {}, tables_[t].dim, std::span(hot[t]));
-    message.tables.push_back({.slots = rows.slots, .gradients = hot[t]});
-  }
-  if (decides) {
+  replica_->Tell(gradients, &message);
+  if (Decides(batch.batch.step)) {
     for (size_t s = 0; s < shares_.size(); ++s) {
       for (const RowUses& row : cold_[s].Take(std::min<size_t>(kProposalsMax, sets_[s].slots()))) {
         if (sets_[s].Find(row.name) == kNoSlot) message.proposals.push_back(row);
@@ -300,40 +289,23 @@ absl::StatusOr<std::vector<std::string>> ReplicatedRows::Exchange(const Prepared
       absl::StrCat("gradients of rows of ", all->size(), " workers, expected ", collective_->size()));
 }
 
-absl::Status ReplicatedRows::UpdateHotRows(std::span<const HotMessage> messages, const ApplyOptions& options,
-                                           bool decides) {
-  std::vector<HotGradients> by_rank(messages.size());
-  for (uint32_t t = 0; t < tables_.size(); ++t) {
-    const size_t s = share_of_[t];
-    for (size_t rank = 0; rank < messages.size(); ++rank) {
-      by_rank[rank] = messages[rank].tables[t];
-      sets_[s].Use(by_rank[rank].slots);
-    }
-    RETURN_IF_ERROR(records_->Update(s, tables_[t], sets_[s], by_rank, options, decides ? &records_digest_ : nullptr));
-  }
-  return absl::OkStatus();
-}
-
-void ReplicatedRows::Decide(std::span<const HotMessage> messages, uint64_t step) {
+absl::Status ReplicatedRows::Decide(uint64_t step) {
   CHECK_EQ(change_.step, 0u) << "the last decision has been carried out";
-  std::vector<std::vector<RowUses>> candidates(shares_.size());
-  absl::flat_hash_map<RowName, uint32_t, RowNameHash> uses;
-  for (const HotMessage& message : messages) {
-    for (const RowUses& row : message.proposals) {
-      uint32_t& sum = uses[row.name];
-      sum += std::min(row.uses, UINT32_MAX - sum);
-    }
-  }
-  for (const auto& [name, sum] : uses) candidates[share_of_[name.table]].push_back({.name = name, .uses = sum});
   bool any = false;
+  for (const std::vector<RowUses>& candidates : candidates_) any = any || !candidates.empty();
+  if (any) RETURN_IF_ERROR(replica_->CountUses(std::span<HotSet>(sets_)));
+  any = false;
   for (size_t s = 0; s < shares_.size(); ++s) {
-    change_.seats[s] = sets_[s].Decide(std::move(candidates[s]), kSeatsMax);
+    change_.seats[s] = sets_[s].Decide(std::exchange(candidates_[s], {}), kSeatsMax);
     any = any || !change_.seats[s].empty();
   }
   if (any) change_.step = step + 2;
+  return absl::OkStatus();
 }
 
 absl::Status ReplicatedRows::FinishPush() {
+  // What follows an exchange early, the sums of dense gradients, has been waited for.
+  if (!early_) RETURN_IF_ERROR(replica_->Settle());
   RETURN_IF_ERROR(push_.Finish());
   metrics_.rows_pushed.Add(static_cast<double>(pushed_));
   metrics_.hot_rows_returned.Add(static_cast<double>(outgoing_.partition().rows()));
@@ -344,18 +316,22 @@ absl::Status ReplicatedRows::FinishPush() {
 absl::Status ReplicatedRows::WriteBack(uint64_t step) {
   if (slots_ == 0) return absl::OkStatus();
   const bool writes = collective_->rank() == 0;
+  RETURN_IF_ERROR(replica_->Settle());
   // The step is applied once the servers have taken every worker's push.
   RETURN_IF_ERROR(Annotate(collective_->Barrier(), absl::StrCat("waiting until all workers have done step ", step)));
   for (size_t s = 0; s < shares_.size(); ++s) {
     const auto write = [&](uint32_t first, uint32_t n) -> absl::Status {
-      const std::vector<uint32_t> dirty = records_->TakeDirty(s, first, n);
-      if (!writes || dirty.empty()) return absl::OkStatus();
+      ASSIGN_OR_RETURN(const DirtyRows dirty, replica_->TakeDirty(s, first, n, sets_[s]));
+      if (!writes || dirty.names.empty()) return absl::OkStatus();
+      const uint64_t slot_bytes = tables_[shares_[s].tables[0]].Layout().slot_bytes();
       outgoing_.Clear();
-      for (const uint32_t slot : dirty) outgoing_.Add(*sets_[s].At(slot), records_->record(s, slot));
+      for (size_t i = 0; i < dirty.names.size(); ++i) {
+        outgoing_.Add(dirty.names[i], dirty.records.data() + i * slot_bytes);
+      }
       outgoing_.Pack();
       push_.StartWriteBack(step, outgoing_.partition(), outgoing_.views());
       RETURN_IF_ERROR(push_.Finish());
-      metrics_.hot_rows_returned.Add(static_cast<double>(dirty.size()));
+      metrics_.hot_rows_returned.Add(static_cast<double>(dirty.names.size()));
       metrics_.push_bytes.Add(static_cast<double>(push_.bytes()));
       return absl::OkStatus();
     };

@@ -29,7 +29,7 @@
 #include "dense/collective.h"
 #include "embedding/table_spec.h"
 #include "worker/hot_message.h"
-#include "worker/hot_records.h"
+#include "worker/hot_replica.h"
 #include "worker/hot_row_store.h"
 #include "worker/hot_set.h"
 #include "worker/outgoing_records.h"
@@ -46,7 +46,8 @@ class ReplicatedRows final : public StepRows {
   struct Parts {
     std::span<const TableSpec> tables;    // Of float32 storage, without admission and eviction.
     std::span<const HotRowShare> shares;  // ShareHotRows of the tables.
-    HotRecords* records;                  // Of the shares.
+    HotReplica* replica;                  // Of the shares.
+    bool early;                           // The gradients of held rows are exchanged while a GPU computes them.
     PsClient* client;                     // Its tables have record_floats; its rows and gradients are float32.
     Collective* collective;
     bool ahead;  // As in MakeServerRows.
@@ -61,8 +62,8 @@ class ReplicatedRows final : public StepRows {
     return absl::OkStatus();
   }
   absl::Status FinishPull(PreparedBatch* batch) override;
-  absl::Status PushEarly(const PreparedBatch&, double) override { return absl::OkStatus(); }
-  // Exchanges what the workers have for hot rows: all are in the same step.
+  absl::Status PushEarly(const PreparedBatch& batch, double learning_rate_factor) override;
+  // Exchanges what the workers have for hot rows: all are in the same step. (Where Parts.early says so, PushEarly has.)
   absl::Status StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                          double learning_rate_factor) override;
   // All workers skip the step: none exchanges anything, and nothing is decided.
@@ -72,18 +73,6 @@ class ReplicatedRows final : public StepRows {
   absl::Status WriteBack(uint64_t step) override;
 
  private:
-  // Where a batch's rows of one table are.
-  struct BatchTable {
-    std::vector<uint32_t> hot_at;   // Positions in the batch's keys,
-    std::vector<uint32_t> slots;    // and the slots of these rows.
-    std::vector<uint32_t> cold_at;  // Positions of the others,
-    std::vector<Key> cold;          // their keys,
-    std::vector<float> pulled;      // and weights, in the order of the partition.
-  };
-  struct BatchRows {
-    std::vector<BatchTable> tables;
-    KeyPartition partition;  // Of the cold keys.
-  };
   // A decision that is being carried out.
   struct Change {
     uint64_t step = 0;                        // Of the first batch that is looked up with it. 0: there is none.
@@ -93,17 +82,20 @@ class ReplicatedRows final : public StepRows {
     std::vector<std::vector<float>> records;  // [tables]: theirs, in its order.
   };
 
-  void AskForChange();
-  void SettleChange();
-  void LookUp(const PreparedBatch& batch);
+  absl::Status AskForChange();
+  absl::Status SettleChange();
   // The late keys of a batch whose look-up is under way.
   KeyFilter LateKeys() const;
+  bool Decides(uint64_t step) const;
+  // Exchanges what the workers have for hot rows, and updates these.
+  absl::Status UpdateHotRows(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
+                             double learning_rate_factor);
   absl::StatusOr<std::vector<std::string>> Exchange(const PreparedBatch& batch,
-                                                    std::span<const std::span<const float>> gradients, bool decides);
-  absl::Status UpdateHotRows(std::span<const HotMessage> messages, const ApplyOptions& options, bool decides);
-  void Decide(std::span<const HotMessage> messages, uint64_t step);
+                                                    std::span<const std::span<const float>> gradients);
+  absl::Status Decide(uint64_t step);
   // Sends a step's gradients, of `partition`, and what leaves with it.
-  void Push(const PsPush::Step& step, const KeyPartition& partition, std::span<const std::span<const float>> gradients);
+  absl::Status Push(const PsPush::Step& step, const KeyPartition& partition,
+                    std::span<const std::span<const float>> gradients);
 
   PsClient* const client_;
   Collective* const collective_;
@@ -111,21 +103,23 @@ class ReplicatedRows final : public StepRows {
   const WorkerMetrics& metrics_;
   const std::span<const TableSpec> tables_;
   const std::span<const HotRowShare> shares_;
-  HotRecords* const records_;
+  HotReplica* const replica_;
+  const bool early_;
   std::vector<size_t> share_of_;  // [tables]
   uint64_t slots_ = 0;            // Over all shares. 0: no row is ever hot, and nothing is exchanged.
 
   std::vector<HotSet> sets_;    // [shares]
   std::vector<ColdUses> cold_;  // [shares]
-  BatchRows now_;               // Of the batch whose pull has finished,
-  BatchRows next_;              // and of the one whose pull has started.
+  // Of the cold rows:
+  KeyPartition now_;           // of the batch whose pull has finished,
+  KeyPartition next_;          // and of the one whose pull has started,
+  HotReplica::Looked looked_;  // which this has been found of.
   Change change_;
-  std::vector<uint32_t> found_;  // Slots of the keys that are being looked up.
   std::optional<uint64_t> first_step_;
-  uint64_t records_digest_ = 0;  // Of the rows changed in the steps with a decision so far.
+  std::vector<std::vector<RowUses>> candidates_;  // [shares]: of a decision that is to be made.
 
   std::string message_;
-  std::vector<std::vector<float>> cold_gradients_;  // [tables], in the order of now_.partition.
+  std::vector<std::vector<float>> cold_gradients_;  // [tables], in the order of now_.
   uint64_t pushed_ = 0;                             // Gradients on their way.
   OutgoingRecords outgoing_;
   PsPull pull_;

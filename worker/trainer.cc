@@ -21,6 +21,7 @@
 #include "worker/batch_trainer.h"
 #include "worker/checkpoint.h"
 #include "worker/evaluator.h"
+#include "worker/hot_replica.h"
 #include "worker/hot_rows.h"
 #include "worker/job_check.h"
 #include "worker/job_layout.h"
@@ -198,9 +199,9 @@ class Training final : public TrainingRun {
 
   absl::Status Train() {
     const v1::TrainConfig& train = job_.train();
+    ASSIGN_OR_RETURN(std::unique_ptr<StepRows> rows, MakeRows());
     Prefetcher prefetcher(std::move(reader_), &layout_, &*client_, KeysOfBatches());
     const StopSignal::Scope stop_prefetcher(stop_, [&] { prefetcher.Cancel(); });
-    ASSIGN_OR_RETURN(std::unique_ptr<StepRows> rows, MakeRows());
     TrainLoop loop({.config = &train,
                     .prefetcher = &prefetcher,
                     .trainer = trainer_.get(),
@@ -262,10 +263,11 @@ class Training final : public TrainingRun {
                                                    ": training has diverged; lower the learning rates"));
   }
 
+  // REQUIRES: MakeRows.
   Prefetcher::Keys KeysOfBatches() const {
     const v1::TrainConfig& train = job_.train();
     if (!train.has_hot_rows()) return train.prefetch() ? Prefetcher::Keys::kPartEarly : Prefetcher::Keys::kUnique;
-    const bool on_gpu = in_.device.gpu.has_value() && in_.task.workers() == 1;
+    const bool on_gpu = hot_replica_ != nullptr ? hot_replica_->on_gpu() : in_.device.gpu.has_value();
     return on_gpu ? Prefetcher::Keys::kAsRead : Prefetcher::Keys::kUnique;
   }
 
@@ -274,14 +276,16 @@ class Training final : public TrainingRun {
     if (!train.has_hot_rows()) return MakeServerRows(&*client_, train.prefetch(), &metrics_);
     shares_ = ShareHotRows(train.hot_rows(), specs_);
     if (in_.task.workers() > 1) {
-      ASSIGN_OR_RETURN(hot_records_, HotRecords::Make(shares_, specs_));
-      return std::make_unique<ReplicatedRows>(ReplicatedRows::Parts{.tables = specs_,
-                                                                    .shares = shares_,
-                                                                    .records = hot_records_.get(),
-                                                                    .client = &*client_,
-                                                                    .collective = collective_.get(),
-                                                                    .ahead = train.prefetch(),
-                                                                    .metrics = &metrics_});
+      ASSIGN_OR_RETURN(hot_replica_, trainer_->MakeHotReplica(shares_, specs_));
+      return std::make_unique<ReplicatedRows>(
+          ReplicatedRows::Parts{.tables = specs_,
+                                .shares = shares_,
+                                .replica = hot_replica_.get(),
+                                .early = hot_replica_->on_gpu() && !scaler_.has_value(),
+                                .client = &*client_,
+                                .collective = collective_.get(),
+                                .ahead = train.prefetch(),
+                                .metrics = &metrics_});
     }
     ASSIGN_OR_RETURN(hot_rows_, trainer_->MakeHotRowStore(shares_, specs_));
     return std::make_unique<HotRows>(HotRows::Parts{.tables = specs_,
@@ -398,7 +402,7 @@ class Training final : public TrainingRun {
   std::unique_ptr<BatchTrainer> trainer_;
   std::vector<HotRowShare> shares_;
   std::unique_ptr<HotRowStore> hot_rows_;    // Of a lone worker that holds rows.
-  std::unique_ptr<HotRecords> hot_records_;  // Of one of several.
+  std::unique_ptr<HotReplica> hot_replica_;  // Of one of several.
   std::optional<Checkpoint> checkpoint_;     // That was resumed.
   std::unique_ptr<BatchReader> reader_;      // Of the training rows; null if none are left, or once training has it.
   std::unique_ptr<Evaluator> evaluator_;     // Null without a test set.

@@ -89,6 +89,7 @@ void MeasureUpdate(KernelBench* bench);
 void MeasureSums(KernelBench* bench);
 void MeasureCache(KernelBench* bench);
 void MeasureParcel(KernelBench* bench);
+void MeasureReplica(KernelBench* bench);
 void MeasureUnique(KernelBench* bench);
 
 }  // namespace sparrow::bench

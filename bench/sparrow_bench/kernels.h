@@ -42,6 +42,8 @@ inline constexpr KernelFamily kKernelFamilies[] = {
     {"cache",
      "row cache of 16 M slots of dimension 64, full, 1 M names a call: find, insert with eviction, dirty rows"},
     {"parcel", "262,144 rows of 26 tables packed as messages carry them, and unpacked"},
+    {"replica",
+     "a million rows that all workers hold: seats, records that come, uses, digests; numbers of a batch's rows"},
     {"unique", "unique names of 26 x 65,536 look-ups"},
 };
 

@@ -13,7 +13,7 @@ void (*const kMeasures[])(KernelBench*) = {
     MeasureInteraction, MeasureAnyInteraction, MeasureAttention, MeasureAnyAttention, MeasureCross,
     MeasureLastLayer,   MeasureTotals,         MeasureLayerNorm, MeasureGelu,         MeasureTokenEmbedding,
     MeasureSoftmaxLoss, MeasureProducts,       MeasureBags,      MeasureGroup,        MeasureUpdate,
-    MeasureSums,        MeasureCache,          MeasureParcel,    MeasureUnique};
+    MeasureSums,        MeasureCache,          MeasureParcel,    MeasureReplica,      MeasureUnique};
 static_assert(std::size(kMeasures) == std::size(kKernelFamilies));
 
 constexpr uint64_t kMemoryBytes = uint64_t{12} << 30;

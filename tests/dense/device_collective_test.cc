@@ -137,6 +137,21 @@ TEST_F(TwoGpus, SumsAreEqualBitForBitOnBothRanks) {
   });
 }
 
+TEST_F(TwoGpus, BothGetWhatEachHasInTheOrderOfRanks) {
+  RunTwo([](DeviceCollective* member, const Stream& stream) {
+    for (const size_t n : kSizes) {
+      const DeviceBuffer<float> mine = Upload(Part(member->rank(), n), stream);
+      DeviceBuffer<float> all = Upload(std::vector<float>(2 * n, -1), stream);
+      ASSERT_TRUE(member->AllGather(mine.data(), all.data(), static_cast<int64_t>(n * sizeof(float)), stream).ok());
+      ASSERT_TRUE(member->Wait(stream, kLong).ok());
+      std::vector<float> expected = Part(0, n);
+      const std::vector<float> other = Part(1, n);
+      expected.insert(expected.end(), other.begin(), other.end());
+      EXPECT_EQ(Download(all, stream), expected) << n << " floats";
+    }
+  });
+}
+
 TEST_F(TwoGpus, AGraphThatBothHaveRecordedSumsAtEachReplay) {
   RunTwo([](DeviceCollective* member, const Stream& stream) {
     for (const size_t n : {33u, 70'001u, 3'000'000u}) {

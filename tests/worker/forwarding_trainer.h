@@ -33,6 +33,10 @@ class ForwardingTrainer : public BatchTrainer {
                                                                std::span<const TableSpec> tables) override {
     return inner_->MakeHotRowStore(shares, tables);
   }
+  absl::StatusOr<std::unique_ptr<HotReplica>> MakeHotReplica(std::span<const HotRowShare> shares,
+                                                             std::span<const TableSpec> tables) override {
+    return inner_->MakeHotReplica(shares, tables);
+  }
   absl::Status CopyToModel() override { return inner_->CopyToModel(); }
 
  private:

@@ -1,5 +1,6 @@
-// Workers with GPUs that hold rows (train.hot_rows): several of them hold one set together, in the memory of the CPU,
-// and train, evaluate and save what they do without, to the last bit. What a lone worker's GPU has no room for.
+// Workers with GPUs that hold rows (train.hot_rows): several of them hold one set together, where each has a GPU of its
+// own in that one's memory, else in the CPU's, and train, evaluate and save what they do without, to the last bit. What
+// a lone worker's GPU has no room for.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -97,8 +98,83 @@ TEST_F(GpuHotRows, OfTwoWorkersWithAGpuEachChangeNoBit) {
   if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
   if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
   ExpectTheBitsOfAJobWithout({Device{.gpu = 0}, Device{.gpu = 1}});
-  // GPUs have summed in every step of every run.
+  // GPUs have summed in every step of every run, and exchanged rows' gradients: but for two steps at the end of a run,
+  // and steps that were skipped.
   EXPECT_EQ(harness_.worker_metrics().exposed_allreduce_seconds.Count(), 3u * 4 * 2 * 4 * 11);
+  EXPECT_GE(harness_.worker_metrics().exposed_hot_row_seconds.Count(), 2u * 2 * 2 * (4 * 11 - 2));
+}
+
+class GpuHotRowsOptimizer : public GpuHotRows, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(GpuHotRowsOptimizer, OfTwoWorkersWithAGpuEachChangeNoBit) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  for (const bool prefetch : {true, false}) {
+    const auto run = [&](const std::string& budget) {
+      v1::Job job = HotRowsTest::Job(budget, GetParam());
+      job.mutable_train()->set_precision(v1::TrainConfig::FULL);
+      job.mutable_train()->set_deterministic(true);
+      job.mutable_train()->set_prefetch(prefetch);
+      return harness_.Train(job, {.workers = 2, .servers = 2, .devices = {Device{.gpu = 0}, Device{.gpu = 1}}});
+    };
+    const auto expected = run("");
+    for (const char* budget : {kSome, kEverything}) {
+      SCOPED_TRACE(absl::StrCat(budget, prefetch ? "" : ", no prefetch"));
+      ExpectEqual(run(budget), expected);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuHotRowsOptimizer,
+                         ::testing::Values("sgd {}", "momentum {}", "adagrad {}", "rowwise_adagrad {}", "adam {}",
+                                           "rowwise_adam {}", "ftrl {}", "rmsprop {}"));
+
+// A last batch of one row leaves one worker without any.
+TEST_F(GpuHotRows, OfTwoGpusThatComeAndGoChangeNoBit) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  WriteShiftingClicks();
+  v1::Job job = ShiftingJob();
+  job.mutable_train()->set_precision(v1::TrainConfig::FULL);
+  job.mutable_train()->set_deterministic(true);
+  const TrainingHarness::Run run = {.workers = 2, .servers = 2, .devices = {Device{.gpu = 0}, Device{.gpu = 1}}};
+  const auto expected = harness_.Train(job, run);
+  *job.mutable_train()->mutable_hot_rows() = HotRowsTest::Job(kSome).train().hot_rows();
+  const WorkerMetrics& metrics = harness_.worker_metrics();
+  ExpectEqual(harness_.Train(job, run), expected);
+  const double promoted = metrics.hot_rows_promoted.Value();
+  const double evicted = metrics.hot_row_evictions.Value();
+  EXPECT_GT(promoted, 128.0 * 2) << "more than have room";
+  EXPECT_GT(evicted, 20.0 * 2);
+  // Which rows are held is the same wherever they lie.
+  ASSERT_TRUE(harness_.Train(job, {.workers = 2, .servers = 2}).status().ok());
+  EXPECT_EQ(metrics.hot_rows_promoted.Value(), 2 * promoted);
+  EXPECT_EQ(metrics.hot_row_evictions.Value(), 2 * evicted);
+}
+
+TEST_F(GpuHotRows, OfTwoGpusGiveTheLossesOfOne) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  const v1::Job job = Job(v1::TrainConfig::FULL, kEverything);
+  const auto expected = harness_.Train(job, {.devices = {Device{.gpu = 0}}});
+  const auto actual = harness_.Train(job, {.workers = 2, .devices = {Device{.gpu = 0}, Device{.gpu = 1}}});
+  ASSERT_TRUE(expected.status().ok()) << expected.status();
+  ASSERT_TRUE(actual.status().ok()) << actual.status();
+  ASSERT_EQ(actual.recorder.losses.size(), expected.recorder.losses.size());
+  for (size_t i = 0; i < expected.recorder.losses.size(); ++i) {
+    const double loss = expected.recorder.losses[i].loss();
+    EXPECT_NEAR(actual.recorder.losses[i].loss(), loss, 1e-4 * loss) << "step " << i;
+  }
+}
+
+TEST_F(GpuHotRows, OfTwoGpusWhoseTrainingDivergesEndTheJob) {
+  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  v1::Job job = HotRowsTest::Job(kEverything, "sgd {}");
+  job.mutable_train()->set_precision(v1::TrainConfig::FULL);
+  for (v1::TableConfig& table : *job.mutable_tables()) table.mutable_optimizer()->set_learning_rate(1e30);
+  const auto result = harness_.Train(job, {.workers = 2, .devices = {Device{.gpu = 0}, Device{.gpu = 1}}});
+  EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
 }
 
 TEST_F(GpuHotRows, OfTwoWorkersThatShareAGpuChangeNoBit) {

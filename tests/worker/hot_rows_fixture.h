@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -45,6 +46,25 @@ class HotRowsTest : public ::testing::Test {
     if (!budget.empty()) {
       CHECK(google::protobuf::TextFormat::ParseFromString(budget, job.mutable_train()->mutable_hot_rows()));
     }
+    return job;
+  }
+
+  // From the middle on other ids are used; b's have weights.
+  void WriteShiftingClicks() {
+    std::ofstream file(harness_.data_root() + "/train.tsv");
+    for (int i = 0; i < 32 * 40 + 1; ++i) {
+      const int from = i < 32 * 20 ? 0 : 20;
+      file << i % 2 << '\t' << i % 7 << '\t' << i % 5 << '\t' << from + i * i % 20 << '\t' << 1000 * from + i * i % 60
+           << ":0.5," << 1000 * from + i * 7 % 90 << ":-2\t" << 1000 * from + i % 50 << '\n';
+    }
+  }
+  // For these, without hot rows.
+  static v1::Job ShiftingJob() {
+    v1::Job job = Job("", "momentum {}");
+    job.mutable_train()->set_epochs(1);
+    job.mutable_data()->clear_test();
+    job.clear_eval();
+    job.mutable_data()->mutable_text()->mutable_columns(4)->mutable_categorical()->set_weight_separator(":");
     return job;
   }
 

@@ -28,15 +28,6 @@ class ReplicatedRowsTest : public HotRowsTest {
     job.mutable_eval()->set_every_steps(5);
     return job;
   }
-  // From the middle on other ids are used; b's have weights.
-  void WriteShiftingClicks() {
-    std::ofstream file(harness_.data_root() + "/train.tsv");
-    for (int i = 0; i < 32 * 40 + 1; ++i) {
-      const int from = i < 32 * 20 ? 0 : 20;
-      file << i % 2 << '\t' << i % 7 << '\t' << i % 5 << '\t' << from + i * i % 20 << '\t' << 1000 * from + i * i % 60
-           << ":0.5," << 1000 * from + i * 7 % 90 << ":-2\t" << 1000 * from + i % 50 << '\n';
-    }
-  }
   struct Counts {
     double hits, misses, promoted, evictions, exchanged, returned, pulled, pushed;
   };
@@ -85,12 +76,8 @@ TEST_F(ReplicatedRowsTest, RowsThatComeAndGoChangeNothing) {
     for (const bool prefetch : {true, false}) {
       if (workers == 5 && !prefetch) continue;
       SCOPED_TRACE(absl::StrCat(workers, prefetch ? " workers" : " workers, no prefetch"));
-      v1::Job job = Job("", "momentum {}");
-      job.mutable_train()->set_epochs(1);
+      v1::Job job = ShiftingJob();
       job.mutable_train()->set_prefetch(prefetch);
-      job.mutable_data()->clear_test();
-      job.clear_eval();
-      job.mutable_data()->mutable_text()->mutable_columns(4)->mutable_categorical()->set_weight_separator(":");
       const TrainingHarness::Run run = {.workers = workers, .servers = 2};
       const auto expected = harness_.Train(job, run);
       *job.mutable_train()->mutable_hot_rows() = Job(kSome).train().hot_rows();
