@@ -82,7 +82,7 @@ TEST_F(Recovery, KilledAtAnyMomentThereIsAlwaysAWholeCheckpointToGoOnFrom) {
                     .data_root = data_->path(),
                     .checkpoint_root = root.File(checkpoints)});
     };
-    const TrainingRun whole = run("whole", {});
+    const TrainingRun whole = run("whole", {"--set", "checkpoint.every_steps=1000"});
     ASSERT_EQ(whole.status, 0) << whole.err;
     const std::string name = whole.summary["job"].get<std::string>() + "-job-1";
 
