@@ -435,10 +435,7 @@ class LanguageTraining final : public TrainingRun {
   absl::Status Finish() {
     RETURN_IF_ERROR(CheckEqual("after the last step"));
     record_.summary().set_steps(cursor_.step);
-    if (trained_ && job_.checkpoint().at_end()) {
-      const absl::Time start = absl::Now();
-      return Save([&](PutFiles put) { return checkpointer_.Save(cursor_, start, put); });
-    }
+    if (trained_ && job_.checkpoint().at_end()) return Save();
     if (!IsFirst()) return absl::OkStatus();
     if (checkpoint_.has_value() && record_.summary().checkpoint().empty())
       record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
@@ -450,13 +447,19 @@ class LanguageTraining final : public TrainingRun {
     const absl::Time start = absl::Now();
     RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
     RETURN_IF_ERROR(CheckFinite());
-    RETURN_IF_ERROR(Save([&](PutFiles put) { return checkpointer_.SaveOnTheWay(cursor_, start, put); }));
+    RETURN_IF_ERROR(SaveBy([&](PutFiles put) { return checkpointer_.SaveOnTheWay(cursor_, start, put); }));
     return Annotate(collective_->Barrier(), "waiting until rank 0 has written a checkpoint");
+  }
+
+  // At the end.
+  absl::Status Save() {
+    const absl::Time start = absl::Now();
+    return SaveBy([&](PutFiles put) { return checkpointer_.Save(cursor_, start, put); });
   }
 
   // The weights are as trained: CheckEqual has copied them. Every worker calls it, for what rank 0 does not hold; rank
   // 0 calls `write`.
-  absl::Status Save(absl::FunctionRef<absl::Status(PutFiles)> write) {
+  absl::Status SaveBy(absl::FunctionRef<absl::Status(PutFiles)> write) {
     const bool shared = job_.train().zero() != v1::TrainConfig::NONE;
     if (!IsFirst() && !shared) return absl::OkStatus();
     RETURN_IF_ERROR(trainer_->CopyOptimizer());
