@@ -62,14 +62,6 @@ absl::Status ReadBlocks(const std::string& path, Visit visit) {
   }
 }
 
-absl::Status SyncDirectory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "open", path);
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  if (fsync(fd) != 0) return ErrnoStatus(errno, "sync", path);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -145,6 +137,14 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
   }
   if (rename(temporary.c_str(), target.c_str()) != 0) return ErrnoStatus(errno, "rename to", target);
   return SyncDirectory(DirectoryOf(target));
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  if (fsync(fd) != 0) return ErrnoStatus(errno, "sync", path);
+  return absl::OkStatus();
 }
 
 absl::Status CheckWritable(absl::string_view flag, const std::string& path) {

@@ -23,6 +23,9 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 // Makes the directory and its parents. OK if it is there.
 absl::Status MakeDirectories(const std::string& path);
 
+// Afterwards the names in the directory outlive a loss of power.
+absl::Status SyncDirectory(const std::string& path);
+
 // Proves that files can be written in `directory`: makes one under a new random name, writes to it and syncs it.
 // Returns its path; the caller removes it.
 absl::StatusOr<std::string> WriteProbe(const std::string& directory);

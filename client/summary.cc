@@ -40,6 +40,11 @@ const v1::EvalResult* LastEval(const v1::JobStatus& status) {
   return status.evals().empty() ? nullptr : &status.evals(status.evals_size() - 1);
 }
 
+// Of a job that did not come to its end: as it last said.
+const std::string& LastCheckpoint(const v1::JobStatus& status) {
+  return status.summary().checkpoint().empty() ? status.progress().checkpoint() : status.summary().checkpoint();
+}
+
 ordered_json EvalJson(const v1::EvalResult& eval) {
   ordered_json json;
   json["step"] = eval.step();
@@ -199,7 +204,18 @@ std::string SummaryText(const v1::JobStatus& status) {
     }
     AddLine(&text, "ms a step", absl::StrJoin(parts, ", "));
   }
-  AddLine(&text, "checkpoint", summary.checkpoint().empty() ? "none" : summary.checkpoint());
+  if (!summary.resumed_from().empty()) AddLine(&text, "resumed from", summary.resumed_from());
+  const std::string& checkpoint = LastCheckpoint(status);
+  AddLine(&text, "checkpoint", checkpoint.empty() ? "none" : checkpoint);
+  if (summary.checkpoints() > 1 || summary.checkpoints_failed() > 0) {
+    AddLine(&text, "checkpoints",
+            absl::StrCat(summary.checkpoints(), " written in ",
+                         absl::StrFormat("%.1f s, the last of %d bytes", summary.checkpoint_seconds(),
+                                         summary.checkpoint_bytes()),
+                         summary.checkpoints_failed() == 0
+                             ? ""
+                             : absl::StrCat("; ", summary.checkpoints_failed(), " could not be written")));
+  }
   return text;
 }
 
@@ -228,7 +244,14 @@ std::string SummaryJson(const v1::JobStatus& status) {
                             : eval->has_auc() ? ordered_json()
                                               : ordered_json(eval->auc_reason());
   json["eval_calibration"] = eval == nullptr ? ordered_json() : Number(CalibrationOf(*eval));
-  json["checkpoint"] = summary.checkpoint().empty() ? ordered_json() : ordered_json(summary.checkpoint());
+  const std::string& checkpoint = LastCheckpoint(status);
+  json["checkpoint"] = checkpoint.empty() ? ordered_json() : ordered_json(checkpoint);
+  json["resumed_from"] = summary.resumed_from().empty() ? ordered_json() : ordered_json(summary.resumed_from());
+  json["checkpoints"] = IsWhole(status) ? ordered_json(summary.checkpoints()) : ordered_json();
+  json["checkpoints_failed"] = IsWhole(status) ? ordered_json(summary.checkpoints_failed()) : ordered_json();
+  json["checkpoint_seconds"] =
+      Number(summary.checkpoints() == 0 ? std::nullopt : std::optional<double>(summary.checkpoint_seconds()));
+  json["checkpoint_bytes"] = KnownCount(summary.checkpoint_bytes());
   json["workers"] = KnownCount(summary.workers());
   json["servers"] = KnownCount(summary.servers());
   json["train_seconds"] =

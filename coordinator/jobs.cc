@@ -15,8 +15,6 @@
 namespace sparrow {
 namespace {
 
-constexpr char kResume[] = ", with --resume CHECKPOINT if there is one";
-
 constexpr uint64_t kEpoch = 1;  // A job runs once in this version.
 constexpr size_t kErrorBytesMax = 4096;
 constexpr size_t kReasonBytesMax = 256;
@@ -24,6 +22,13 @@ constexpr size_t kReasonBytesMax = 256;
 constexpr size_t kReportBytesMax = 1 << 20;
 constexpr char kNextKey[] = "next/job";
 constexpr char kJobPrefix[] = "job/";
+
+// What follows "submit the job anew": the job's directory, whose newest checkpoint is taken.
+std::string WithResume(const v1::JobStatus& status) {
+  const std::string& checkpoint = status.progress().checkpoint();
+  if (checkpoint.empty()) return ", with --resume CHECKPOINT if there is one";
+  return absl::StrCat(", with --resume ", checkpoint.substr(0, checkpoint.rfind('/')));
+}
 
 uint64_t UnixMs(absl::Time time) { return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixMillis(time))); }
 
@@ -71,7 +76,7 @@ absl::Status Jobs::Load(absl::Time now) {
     if (!job.request.request_id().empty()) by_request_[job.request.request_id()] = number;
     if (job.status.state() == v1::JobStatus::RUNNING) {
       End(&job, v1::JobStatus::FAILED,
-          "the coordinator restarted while it ran; submit the job anew, with --resume CHECKPOINT if there is one", now);
+          absl::StrCat("the coordinator restarted while it ran; submit the job anew", WithResume(job.status)), now);
     }
   }
   return absl::OkStatus();
@@ -248,7 +253,7 @@ absl::StatusOr<v1::ReportResponse> Jobs::Report(const v1::ReportRequest& request
     } else if (!job->cancelling && worker.end == v1::ReportRequest::STOPPED) {
       Fail(job,
            absl::StrCat(worker.id, " (rank ", request.rank(), ") was stopped; start it again and submit the job anew",
-                        kResume),
+                        WithResume(job->status)),
            now);
     } else {
       Settle(job, now);
@@ -278,7 +283,8 @@ void Jobs::WorkerRuns(const std::string& job_id, const std::string& worker_id, b
       worker.end = v1::ReportRequest::FAILED;
       Fail(job,
            absl::StrCat(worker_id, " (rank ", rank,
-                        ") ended its task and could not report how; see its log, then submit the job anew", kResume),
+                        ") ended its task and could not report how; see its log, then submit the job anew",
+                        WithResume(job->status)),
            now);
     }
     return;
@@ -303,7 +309,7 @@ void Jobs::MemberGone(const std::string& member_id, const std::string& how, absl
     } else {
       Fail(&job,
            absl::StrCat(needed->name, " ", OneLine(how, kReasonBytesMax), "; start it again and submit the job anew",
-                        kResume),
+                        WithResume(job.status)),
            now);
     }
   }

@@ -2,7 +2,6 @@
 
 #include <google/protobuf/text_format.h>
 #include <google/protobuf/util/message_differencer.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +15,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -210,11 +208,6 @@ std::string StateTensorName(const std::string& state, const std::string& paramet
   return absl::StrCat("optimizer.", state, ".", parameter);
 }
 
-// Of a job's checkpoints, relative to the root; attempts count from 1.
-std::string JobDirectory(const std::string& job_name, const std::string& job_id, int attempt) {
-  return absl::StrCat(job_name, "-", job_id, attempt == 1 ? std::string() : absl::StrCat(".", attempt));
-}
-
 // What the tensor has of elements `slice` of the model's vector, into `values`, which holds them.
 absl::Status ReadTensor(SafetensorsReader* reader, const std::string& name, const Parameter& parameter,
                         const Slice& slice, std::span<float> values) {
@@ -246,19 +239,6 @@ absl::Status ReadNumber(const SafetensorsReader& reader, const char* name, Numbe
   const auto found = reader.metadata().find(name);
   if (found != reader.metadata().end() && absl::SimpleAtoi(found->second, number)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(reader.path(), ": its metadata has no number \"", name, "\""));
-}
-
-// Makes the directory of a new checkpoint under `root` and returns its path relative to it.
-absl::StatusOr<std::string> CreateCheckpointDirectory(const std::string& root, const std::string& job_name,
-                                                      const std::string& job_id, uint64_t step) {
-  for (int attempt = 1;; ++attempt) {
-    const std::string relative = absl::StrCat(JobDirectory(job_name, job_id, attempt), "/step-", step);
-    const fs::path directory = fs::path(root) / relative;
-    RETURN_IF_ERROR(MakeDirectories(directory.parent_path().string()));
-    std::error_code error;
-    if (fs::create_directory(directory, error)) return relative;
-    if (error) return ErrnoStatus(error.value(), "create the directory", directory.string());
-  }
 }
 
 }  // namespace
@@ -354,67 +334,10 @@ DataCursor CursorOf(const v1::Manifest& manifest) {
   return {.step = manifest.step(), .epoch = manifest.epoch(), .rows_in_epoch = manifest.rows_in_epoch()};
 }
 
-absl::StatusOr<std::string> SaveCheckpoint(const std::string& root, const v1::Job& job, const std::string& job_id,
-                                           const DataCursor& cursor, PutFiles put) {
-  ASSIGN_OR_RETURN(const std::string relative, CreateCheckpointDirectory(root, job.name(), job_id, cursor.step));
-  ASSIGN_OR_RETURN(const std::string directory, ResolveUnder(root, relative));
-  v1::Manifest manifest;
-  manifest.set_format(kCheckpointFormat);
-  *manifest.mutable_job() = job;
-  manifest.set_step(cursor.step);
-  manifest.set_epoch(cursor.epoch);
-  manifest.set_rows_in_epoch(cursor.rows_in_epoch);
-  RETURN_IF_ERROR(put(relative, directory, &manifest));
-  manifest.set_created(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
-  RETURN_IF_ERROR(WriteManifest(directory, manifest));
-  return directory;
-}
-
-absl::StatusOr<std::unique_ptr<CheckpointPlace>> CheckpointPlace::Prepare(const std::string& root,
-                                                                          const std::string& job_name,
-                                                                          const std::string& job_id) {
-  std::unique_ptr<CheckpointPlace> place(new CheckpointPlace);
-  absl::StatusOr<std::string> directory = ResolveUnder(root, JobDirectory(job_name, job_id, /*attempt=*/1));
-  const absl::Status made = directory.ok() ? place->Make(root, *directory) : directory.status();
-  if (made.ok()) return place;
-  return absl::Status(made.code(), absl::StrCat("--checkpoint-root ", root, ": ", made.message(),
-                                                "; give all members one --checkpoint-root that they share and may "
-                                                "write"));
-}
-
-absl::Status CheckpointPlace::Make(const std::string& root, const std::string& directory) {
-  std::vector<fs::path> absent;
-  std::error_code error;
-  fs::path at = directory;
-  for (; !fs::exists(at, error) && at.has_relative_path(); at = at.parent_path()) absent.push_back(at);
-  for (; !absent.empty(); absent.pop_back()) {
-    const std::string path = absent.back().string();
-    if (fs::create_directory(path, error)) made_.push_back(path);
-    if (error) return ErrnoStatus(error.value(), "make directory", path);
-  }
-  if (made_.empty()) {
-    // Its step-N may be there too: then the checkpoint gets a directory beside this one.
-    ASSIGN_OR_RETURN(const std::string beside, WriteProbe(fs::path(directory).parent_path().string()));
-    fs::remove(beside, error);
-  }
-  ASSIGN_OR_RETURN(probe_, WriteProbe(directory));
-  ASSIGN_OR_RETURN(probe_relative_, RelativeToRoot(root, probe_));
-  return absl::OkStatus();
-}
-
-CheckpointPlace::~CheckpointPlace() {
-  RemoveProbe();
-  for (; !made_.empty(); made_.pop_back()) {
-    // rmdir alone: what holds anything stays.
-    if (rmdir(made_.back().c_str()) != 0) return;
-  }
-}
-
-void CheckpointPlace::RemoveProbe() {
-  if (probe_.empty()) return;
-  std::error_code error;
-  fs::remove(std::exchange(probe_, ""), error);
-  if (error) LOG(WARNING) << probe_relative_ << ": cannot remove: " << error.message();
+uint64_t BytesOf(const v1::Manifest& manifest) {
+  uint64_t bytes = manifest.dense().bytes();
+  for (const v1::SavedFile& file : manifest.files()) bytes += file.bytes();
+  return bytes;
 }
 
 absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const DenseParameters& model,

@@ -1,21 +1,19 @@
 #ifndef SPARROW_WORKER_CHECKPOINT_H_
 #define SPARROW_WORKER_CHECKPOINT_H_
 
-// A checkpoint as files: CHECKPOINT_ROOT/<job name>-<job id>/step-<N>/ with the servers' table files,
-// dense.safetensors, and MANIFEST.textproto (proto/manifest.h), which is written last and by rename: a directory
-// without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's state as
-// "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done, and where the loss is
-// scaled "loss_scale" and "loss_scale_good_steps" (dense/loss_scaler.h), and with train.loss_spike "loss_spike"
+// A checkpoint as files: CHECKPOINT_ROOT/<job name>-<job id>/step-<N>/ (worker/job_checkpoints.h) with the servers'
+// table files, dense.safetensors, and MANIFEST.textproto (proto/manifest.h), which is written last and by rename: a
+// directory without it is not a checkpoint. dense.safetensors holds the model's parameters by name, the optimizer's
+// state as "optimizer.<state>.<parameter>", and in its metadata "updates", the number of updates done, and where the
+// loss is scaled "loss_scale" and "loss_scale_good_steps" (dense/loss_scaler.h), and with train.loss_spike "loss_spike"
 // (dense/spike_guard.h).
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "dense/dense_optimizer.h"
 #include "dense/dense_parameters.h"
@@ -74,37 +72,8 @@ struct DataCursor {
 };
 DataCursor CursorOf(const v1::Manifest& manifest);
 
-// Makes a new checkpoint of the job and returns its directory, absolute. A directory that is there is never used again:
-// a dot and a number are put after the job id. `put` writes the files into the directory,
-// which it gets relative to `root` and absolute, and names them in the manifest, which has job and cursor; the manifest
-// is written after it.
-using PutFiles =
-    absl::FunctionRef<absl::Status(const std::string& relative, const std::string& directory, v1::Manifest* manifest)>;
-absl::StatusOr<std::string> SaveCheckpoint(const std::string& root, const v1::Job& job, const std::string& job_id,
-                                           const DataCursor& cursor, PutFiles put);
-
-// The directory of a job's checkpoints, made before the first step, so that a root that cannot be used is found before
-// anything is trained for it. Not thread-safe.
-class CheckpointPlace {
- public:
-  // Makes ROOT/<job name>-<job id> and writes a probe file there, which the servers are to see too. Errors name
-  // --checkpoint-root, the path and the remedy, and leave nothing behind.
-  static absl::StatusOr<std::unique_ptr<CheckpointPlace>> Prepare(const std::string& root, const std::string& job_name,
-                                                                  const std::string& job_id);
-  // Removes the probe and, of the directories that Prepare made, those that are still empty.
-  ~CheckpointPlace();
-
-  const std::string& probe() const { return probe_relative_; }  // Relative to the root.
-  void RemoveProbe();
-
- private:
-  CheckpointPlace() = default;
-  absl::Status Make(const std::string& root, const std::string& directory);
-
-  std::vector<std::string> made_;  // Outermost first.
-  std::string probe_;              // Absolute; empty: there is none.
-  std::string probe_relative_;
-};
+// Of the files that it names.
+uint64_t BytesOf(const v1::Manifest& manifest);
 
 // Writes dense.safetensors into `directory`. scaler: null if the loss is not scaled; guard: null if no step is judged.
 absl::StatusOr<v1::SavedFile> SaveDense(const std::string& directory, const DenseParameters& model,

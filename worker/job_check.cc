@@ -21,6 +21,8 @@
 namespace sparrow {
 namespace {
 
+constexpr uint64_t kEverySecondsMax = 366 * 86'400;
+
 template <typename... Parts>
 absl::Status Bad(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
@@ -289,6 +291,19 @@ absl::Status CheckEval(const v1::Job& job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCheckpoint(const v1::CheckpointConfig& checkpoint) {
+  if (checkpoint.has_every_steps() && checkpoint.every_steps() == 0) {
+    return Bad("checkpoint.every_steps is 0; give at least 1, or leave it out for no checkpoint on the way");
+  }
+  if (checkpoint.has_every_seconds() &&
+      (checkpoint.every_seconds() == 0 || checkpoint.every_seconds() > kEverySecondsMax)) {
+    return Bad("checkpoint.every_seconds is ", checkpoint.every_seconds(), "; give 1 to ", kEverySecondsMax,
+               ", or leave it out for no checkpoint on the way");
+  }
+  if (checkpoint.keep() == 0) return Bad("checkpoint.keep is 0; give at least 1, so that one is always there");
+  return absl::OkStatus();
+}
+
 absl::Status CheckLabelled(const v1::Job& job) {
   const v1::DataConfig& data = job.data();
   if (data.train().unlabelled()) {
@@ -319,6 +334,7 @@ absl::Status ValidateJobForReading(const v1::Job& job) {
   RETURN_IF_ERROR(CheckTrain(job));
   RETURN_IF_ERROR(CheckModel(job, DenseColumnCount(job.data())));
   RETURN_IF_ERROR(CheckEval(job));
+  RETURN_IF_ERROR(CheckCheckpoint(job.checkpoint()));
   return CheckCluster(job.cluster());
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -21,6 +22,7 @@
 #include "dense/schedule.h"
 #include "dense/spike_guard.h"
 #include "worker/checkpoint.h"
+#include "worker/checkpointer.h"
 #include "worker/job_check.h"
 #include "worker/language_trainer.h"
 #include "worker/optimizer_slices.h"
@@ -60,9 +62,8 @@ class LanguageTraining final : public TrainingRun {
     if (IsFirst()) {
       observer_->OnOpened(summary);
       if (WillSave()) {
-        ASSIGN_OR_RETURN(checkpoint_place_,
-                         CheckpointPlace::Prepare(in_.checkpoint_root, job_.name(), in_.task.job_id()));
-        checkpoint_place_->RemoveProbe();
+        RETURN_IF_ERROR(checkpointer_.Prepare(in_.checkpoint_root));
+        checkpointer_.checkpoints()->RemoveProbe();
       }
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
@@ -83,7 +84,7 @@ class LanguageTraining final : public TrainingRun {
 
  private:
   bool IsFirst() const { return in_.task.rank() == 0; }
-  bool WillSave() const { return train_ != nullptr && job_.checkpoint().at_end(); }
+  bool WillSave() const { return train_ != nullptr && checkpointer_.wanted(); }
 
   LossScaler* Scaler() { return scaler_.has_value() ? &*scaler_ : nullptr; }
   // Of windows of all workers, the most that one gets.
@@ -140,11 +141,10 @@ class LanguageTraining final : public TrainingRun {
     }
     if (train.precision() == v1::TrainConfig::FLOAT16) scaler_.emplace(train.loss_scale());
     if (!in_.task.restore_from().empty()) {
-      ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
-      RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
-      RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, CheckpointFiles::kDense));
+      ASSIGN_OR_RETURN(checkpoint_, OpenToResume(in_, *stop_));
       RETURN_IF_ERROR(LoadModel());
       cursor_ = CursorOf(checkpoint_->manifest);
+      record_.summary().set_resumed_from(AsUtf8(checkpoint_->directory));
     }
     LanguageTrainerParts parts{.model = model_.get(), .optimizer = optimizer_.get(), .clip_norm = {}};
     if (train.has_clip_norm()) parts.clip_norm = train.clip_norm();
@@ -318,6 +318,12 @@ class LanguageTraining final : public TrainingRun {
         RETURN_IF_ERROR(Evaluate());
         resumed = absl::Now();
       }
+      ASSIGN_OR_RETURN(const bool save, checkpointer_.IsDue(cursor_.step, collective_.get()));
+      if (save) {
+        trained_for += absl::Now() - resumed;
+        RETURN_IF_ERROR(SaveOnTheWay());
+        resumed = absl::Now();
+      }
     }
     RETURN_IF_ERROR(CheckWeights());
     trained_for += absl::Now() - resumed;
@@ -350,6 +356,9 @@ class LanguageTraining final : public TrainingRun {
   // The loss of a step is of the weights before it: what the last one did to them is seen here, and by an evaluation.
   absl::Status CheckWeights() {
     RETURN_IF_ERROR(trainer_->CopyWeights());
+    return CheckFinite();
+  }
+  absl::Status CheckFinite() const {
     const std::span<const float> weights = model_->weights();
     const auto wrong = std::find_if(weights.begin(), weights.end(), [](float w) { return !std::isfinite(w); });
     if (wrong == weights.end()) return absl::OkStatus();
@@ -452,29 +461,42 @@ class LanguageTraining final : public TrainingRun {
     record_.summary().set_steps(cursor_.step);
     if (trained_ && job_.checkpoint().at_end()) return Save();
     if (!IsFirst()) return absl::OkStatus();
-    if (checkpoint_.has_value()) record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
+    if (checkpoint_.has_value() && record_.summary().checkpoint().empty())
+      record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
     return absl::OkStatus();
   }
 
-  // The weights are as trained: CheckEqual has copied them. Every worker calls it, for what rank 0 does not hold.
+  // Between two steps. Every worker calls it; none goes on before rank 0 has saved.
+  absl::Status SaveOnTheWay() {
+    const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(CheckEqual(absl::StrCat("after ", cursor_.step, " steps")));
+    RETURN_IF_ERROR(CheckFinite());
+    RETURN_IF_ERROR(SaveBy([&](PutFiles put) { return checkpointer_.SaveOnTheWay(cursor_, start, put); }));
+    return Annotate(collective_->Barrier(), "waiting until rank 0 has written a checkpoint");
+  }
+
+  // At the end.
   absl::Status Save() {
     const absl::Time start = absl::Now();
+    return SaveBy([&](PutFiles put) { return checkpointer_.Save(cursor_, start, put); });
+  }
+
+  // The weights are as trained: CheckEqual has copied them. Every worker calls it, for what rank 0 does not hold; rank
+  // 0 calls `write`.
+  absl::Status SaveBy(absl::FunctionRef<absl::Status(PutFiles)> write) {
+    const bool shared = job_.train().zero() != v1::TrainConfig::NONE;
+    if (!IsFirst() && !shared) return absl::OkStatus();
     RETURN_IF_ERROR(trainer_->CopyOptimizer());
     std::unique_ptr<DenseOptimizer> whole;
-    if (job_.train().zero() != v1::TrainConfig::NONE) {
+    if (shared) {
       ASSIGN_OR_RETURN(whole, GatherOptimizer(job_.train().optimizer(), *model_, optimizer_.get(), collective_.get()));
     }
     if (!IsFirst()) return absl::OkStatus();
-    const auto put = [&](const std::string&, const std::string& directory, v1::Manifest* manifest) -> absl::Status {
+    return write([&](const std::string&, const std::string& directory, v1::Manifest* manifest) -> absl::Status {
       ASSIGN_OR_RETURN(*manifest->mutable_dense(),
                        SaveDense(directory, *model_, whole ? whole.get() : optimizer_.get(), Scaler(), Guard()));
       return absl::OkStatus();
-    };
-    ASSIGN_OR_RETURN(const std::string directory,
-                     SaveCheckpoint(in_.checkpoint_root, job_, in_.task.job_id(), cursor_, put));
-    record_.summary().set_checkpoint(AsUtf8(directory));
-    metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
-    return absl::OkStatus();
+    });
   }
 
   TrainTask in_;
@@ -493,7 +515,6 @@ class LanguageTraining final : public TrainingRun {
   std::unique_ptr<LanguageTrainer> trainer_;
   std::unique_ptr<TokenBatches> train_;      // Null: nothing is left to train.
   std::optional<TokenBatchesOptions> test_;  // None: no test set.
-  std::unique_ptr<CheckpointPlace> checkpoint_place_;
   std::unique_ptr<Collective> collective_;
 
   TokenBatch batch_;   // In work, or the last one.
@@ -506,6 +527,7 @@ class LanguageTraining final : public TrainingRun {
   std::optional<uint64_t> evaluated_step_;
   std::array<double, kStepParts> seconds_{};
   TrainingRecord record_;
+  Checkpointer checkpointer_{job_, in_.task.job_id(), &metrics_, &record_.summary(), stop_};
 };
 
 }  // namespace

@@ -101,8 +101,19 @@ struct WorkerMetrics {
         evaluations(metrics->AddCounter("sparrow_worker_evaluations_total", "Evaluations finished.")),
         eval_seconds(metrics->AddHistogram("sparrow_worker_eval_seconds",
                                            "Seconds of one evaluation; training stands still meanwhile.")),
-        checkpoint_seconds(
-            metrics->AddHistogram("sparrow_worker_checkpoint_seconds", "Seconds to write one checkpoint (rank 0).")),
+        checkpoint_seconds(metrics->AddHistogram(
+            "sparrow_worker_checkpoint_seconds",
+            "Seconds to write one checkpoint (rank 0); training stands still meanwhile, so a rise means that "
+            "checkpoint.every_steps is small or the disk slow.")),
+        checkpoint_bytes(metrics, "sparrow_worker_checkpoint_bytes",
+                         "Bytes of the last checkpoint (rank 0); a rise means that tables grow."),
+        checkpoint_unix_seconds(metrics, "sparrow_worker_checkpoint_unix_seconds",
+                                "When the last checkpoint was complete, in seconds since 1970 (rank 0): what is later "
+                                "would be lost; time() minus it that passes the interval means that saving fails."),
+        checkpoints_failed(metrics->AddCounter(
+            "sparrow_worker_checkpoints_failed_total",
+            "Checkpoints that could not be written (rank 0); a rise means a disk that is full or broken: see the "
+            "log.")),
         exposed_allreduce_seconds(metrics->AddHistogram(
             "sparrow_worker_exposed_allreduce_seconds",
             "Seconds of a step in which dense gradients are summed over workers and no backward goes on (where NCCL "
@@ -159,6 +170,9 @@ struct WorkerMetrics {
   Counter evaluations;
   Histogram eval_seconds;
   Histogram checkpoint_seconds;
+  GaugeOnceSet checkpoint_bytes;
+  GaugeOnceSet checkpoint_unix_seconds;
+  Counter checkpoints_failed;
   Histogram exposed_allreduce_seconds;
   Histogram exposed_hot_row_seconds;
   GaugeOnceSet loss_scale;

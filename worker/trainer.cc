@@ -20,6 +20,7 @@
 #include "worker/batch_reader.h"
 #include "worker/batch_trainer.h"
 #include "worker/checkpoint.h"
+#include "worker/checkpointer.h"
 #include "worker/evaluator.h"
 #include "worker/hot_replica.h"
 #include "worker/hot_rows.h"
@@ -123,13 +124,12 @@ class Training final : public TrainingRun {
 
   absl::Status LoadCheckpoint() {
     if (in_.task.restore_from().empty()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(in_.checkpoint_root, in_.task.restore_from()));
-    RETURN_IF_ERROR(CheckSameModel(*checkpoint_, job_));
-    RETURN_IF_ERROR(VerifyCheckpoint(*checkpoint_, IsFirst() ? CheckpointFiles::kAll : CheckpointFiles::kDense));
+    ASSIGN_OR_RETURN(checkpoint_, OpenToResume(in_, *stop_));
     // Nothing is trained without epochs, so another optimizer than the checkpoint's does no harm then.
     RETURN_IF_ERROR(
         LoadDense(*checkpoint_, model_.get(), job_.train().epochs() > 0 ? optimizer_.get() : nullptr, Scaler()));
     cursor_ = CursorOf(checkpoint_->manifest);
+    summary_.set_resumed_from(AsUtf8(checkpoint_->directory));
     return absl::OkStatus();
   }
 
@@ -173,8 +173,8 @@ class Training final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  // Before training: whether a checkpoint is to be written after it.
-  bool WillSave() const { return reader_ != nullptr && job_.checkpoint().at_end(); }
+  // Before training: whether a checkpoint is to be written.
+  bool WillSave() const { return reader_ != nullptr && checkpointer_.wanted(); }
 
   absl::Status OpenJob() {
     v1::OpenJobRequest request;
@@ -188,12 +188,11 @@ class Training final : public TrainingRun {
       ASSIGN_OR_RETURN(*request.mutable_restore_from(), RelativeToRoot(in_.checkpoint_root, checkpoint_->directory));
     }
     if (WillSave()) {
-      ASSIGN_OR_RETURN(checkpoint_place_,
-                       CheckpointPlace::Prepare(in_.checkpoint_root, job_.name(), in_.task.job_id()));
-      request.set_checkpoint_probe(checkpoint_place_->probe());
+      RETURN_IF_ERROR(checkpointer_.Prepare(in_.checkpoint_root));
+      request.set_checkpoint_probe(checkpointer_.checkpoints()->probe());
     }
     const absl::Status opened = client_->OpenJob(request).status();
-    if (checkpoint_place_ != nullptr) checkpoint_place_->RemoveProbe();
+    if (checkpointer_.checkpoints() != nullptr) checkpointer_.checkpoints()->RemoveProbe();
     return opened;
   }
 
@@ -233,6 +232,12 @@ class Training final : public TrainingRun {
         RETURN_IF_ERROR(Evaluate());
         resumed = absl::Now();
       }
+      ASSIGN_OR_RETURN(const bool save, checkpointer_.IsDue(cursor_.step, collective_.get()));
+      if (save) {
+        trained_for += absl::Now() - resumed;
+        RETURN_IF_ERROR(SaveOnTheWay(&loop));
+        resumed = absl::Now();
+      }
     }
     RETURN_IF_ERROR(loop.WriteBack());
     RETURN_IF_ERROR(CheckWeights());
@@ -250,6 +255,18 @@ class Training final : public TrainingRun {
     }
     trained_ = cursor_.step > first_step;
     return absl::OkStatus();
+  }
+
+  // Between two steps. Every worker calls it; none goes on before rank 0 has saved.
+  absl::Status SaveOnTheWay(TrainLoop* loop) {
+    const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(loop->WriteBack());
+    RETURN_IF_ERROR(Annotate(collective_->Barrier(), "waiting until all workers have done the step to be saved"));
+    if (IsFirst()) {
+      RETURN_IF_ERROR(CheckWeights());
+      RETURN_IF_ERROR(checkpointer_.SaveOnTheWay(cursor_, start, [this](auto&&... to) { return Put(to...); }));
+    }
+    return Annotate(collective_->Barrier(), "waiting until rank 0 has written a checkpoint");
   }
 
   // The loss of a step is of the weights before it: what the last one did to them is seen here alone.
@@ -346,7 +363,7 @@ class Training final : public TrainingRun {
     const absl::Status failed = Annotate(evaluated, "evaluation at the end");
     if (!IsFirst() || !trained_ || !job_.checkpoint().at_end() || stop_->stopped()) return failed;
     summary_.set_steps(cursor_.step);
-    const absl::Status saved = Save();
+    const absl::Status saved = SaveAtEnd();
     return absl::Status(
         failed.code(),
         saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ", summary_.checkpoint())
@@ -359,8 +376,8 @@ class Training final : public TrainingRun {
     summary_.set_steps(cursor_.step);
     if (!IsFirst()) return absl::OkStatus();
     if (trained_ && job_.checkpoint().at_end()) {
-      RETURN_IF_ERROR(Save());
-    } else if (checkpoint_.has_value()) {
+      RETURN_IF_ERROR(SaveAtEnd());
+    } else if (checkpoint_.has_value() && summary_.checkpoint().empty()) {
       summary_.set_checkpoint(AsUtf8(checkpoint_->directory));
     }
     // The servers drop the rows by themselves when the job is over; this only frees their memory at once.
@@ -369,21 +386,18 @@ class Training final : public TrainingRun {
     return absl::OkStatus();
   }
 
-  absl::Status Save() {
-    const absl::Time start = absl::Now();
-    const auto put = [&](const std::string& relative, const std::string& directory,
-                         v1::Manifest* manifest) -> absl::Status {
-      ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
-      manifest->mutable_files()->Assign(files.begin(), files.end());
-      RETURN_IF_ERROR(trainer_->CopyToModel());
-      ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
-      return absl::OkStatus();
-    };
-    ASSIGN_OR_RETURN(const std::string directory,
-                     SaveCheckpoint(in_.checkpoint_root, job_, in_.task.job_id(), cursor_, put));
-    summary_.set_checkpoint(AsUtf8(directory));
-    metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(absl::Now() - start));
+  // Of the tables as they stand on the servers, and of the weights in the model.
+  absl::Status Put(const std::string& relative, const std::string& directory, v1::Manifest* manifest) {
+    ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> files, client_->SaveTables(relative, cursor_.step));
+    manifest->mutable_files()->Assign(files.begin(), files.end());
+    ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model_, optimizer_.get(), Scaler()));
     return absl::OkStatus();
+  }
+
+  absl::Status SaveAtEnd() {
+    const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(trainer_->CopyToModel());
+    return checkpointer_.Save(cursor_, start, [this](auto&&... to) { return Put(to...); });
   }
 
   TrainTask in_;
@@ -406,7 +420,6 @@ class Training final : public TrainingRun {
   std::optional<Checkpoint> checkpoint_;     // That was resumed.
   std::unique_ptr<BatchReader> reader_;      // Of the training rows; null if none are left, or once training has it.
   std::unique_ptr<Evaluator> evaluator_;     // Null without a test set.
-  std::unique_ptr<CheckpointPlace> checkpoint_place_;  // Of rank 0, if a checkpoint is to be written.
   std::unique_ptr<Collective> collective_;
 
   DataCursor cursor_;
@@ -415,6 +428,7 @@ class Training final : public TrainingRun {
   std::optional<uint64_t> evaluated_step_;
   TrainingRecord record_{observer_, job_.train().loss_every_steps()};
   v1::Summary& summary_ = record_.summary();
+  Checkpointer checkpointer_{job_, in_.task.job_id(), &metrics_, &summary_, stop_};
 };
 
 }  // namespace

@@ -48,7 +48,9 @@ struct TrainTask {
   // Meets the other workers: returns once every one of them has called it. Called once, when this worker is ready; rank
   // 0 has opened the job on the servers by then.
   std::function<absl::StatusOr<std::unique_ptr<Collective>>()> meet;
-  RendezvousStore* board = nullptr;  // Where GPUs of several workers meet, once `meet` has returned; null: they do not.
+  // Where several workers learn which checkpoint of a job's directory is resumed, and where their GPUs meet, once
+  // `meet` has returned. Null: there is one worker.
+  RendezvousStore* board = nullptr;
   // Takes the trainer's place, where a test wants another; null: the device's own computes.
   std::function<std::unique_ptr<BatchTrainer>(std::unique_ptr<BatchTrainer>)> wrap_trainer = nullptr;
   // Of PsClient, where a test wants others than the defaults. Context and dims are filled in here.
@@ -59,7 +61,8 @@ struct TrainTask {
 // rows_read, rows_trained, rows_skipped and seconds are of this run, steps counts from the beginning of the job that
 // was resumed, if one was.
 //
-// With task.restore_from the run goes on from that checkpoint: same tables, features, model, seed and order of tokens,
+// With task.restore_from the run goes on from that checkpoint, or, if it is the directory of a job's checkpoints, from
+// the newest whole one in it: same tables, features, model, seed and order of tokens,
 // else it is refused by name; epochs, steps_max, batch size, learning rate schedule and files may differ. Where nothing
 // is left to train (or train.epochs is 0) it evaluates, and the checkpoint of the summary is the one that was resumed.
 //

@@ -56,6 +56,7 @@ void TrainingRecord::Book(const Step& step) {
   progress.set_steps_skipped(summary_.steps_skipped());
   progress.set_loss(smoothed_loss_);
   progress.set_rows_are_tokens(summary_.rows_are_tokens());
+  progress.set_checkpoint(summary_.checkpoint());
   if (step.gradient_norm > 0) progress.set_gradient_norm(step.gradient_norm);
   if (step.peak_samples_per_second > 0) progress.set_peak_samples_per_second(step.peak_samples_per_second);
   for (size_t part = 0; part < kStepParts; ++part) {

@@ -28,6 +28,7 @@
 #include "embedding/table_config.h"
 #include "tests/support/forwarding_transport.h"
 #include "worker/checkpoint.h"
+#include "worker/job_checkpoints.h"
 #include "worker/job_layout.h"
 #include "worker/ps_client.h"
 
@@ -131,6 +132,7 @@ RunFigures RunJob(v1::Job job, EmbeddedClusterOptions options, const std::string
   job.mutable_cluster()->set_workers(1);
   job.mutable_cluster()->set_servers(1);
   job.mutable_checkpoint()->set_at_end(false);
+  job.mutable_checkpoint()->clear_interval();
   job.mutable_train()->set_loss_every_steps(1);
   job.mutable_train()->set_steps_max(window.warm_up + window.measured);
   PushTimes push_times;
@@ -315,10 +317,12 @@ absl::StatusOr<std::string> WriteFullCheckpoint(const v1::Job& job, const std::s
     ASSIGN_OR_RETURN(*manifest->mutable_dense(), SaveDense(directory, *model, optimizer.get(), /*scaler=*/nullptr));
     return absl::OkStatus();
   };
-  ASSIGN_OR_RETURN(const std::string directory, SaveCheckpoint(checkpoint_root, job, "full", /*cursor=*/{}, put));
+  ASSIGN_OR_RETURN(const std::unique_ptr<JobCheckpoints> checkpoints,
+                   JobCheckpoints::Prepare(checkpoint_root, job.name(), "full"));
+  ASSIGN_OR_RETURN(const JobCheckpoints::Saved saved, checkpoints->Save(job, /*cursor=*/{}, /*keep=*/1, put));
   RETURN_IF_ERROR(client.CloseJob());
   shard->Shutdown();
-  return RelativeToRoot(checkpoint_root, directory);
+  return RelativeToRoot(checkpoint_root, saved.directory);
 }
 
 }  // namespace sparrow::bench

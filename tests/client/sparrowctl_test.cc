@@ -479,7 +479,7 @@ TEST_F(SparrowctlRun, TrainsEvaluatesResumesAndExports) {
   // Not there: those that are.
   const RunResult absent = Ctl({"evaluate", "quickstart-job-1"}, directory_.path());
   EXPECT_EQ(absent.status, 1);
-  EXPECT_THAT(absent.err, HasSubstr("; checkpoints holds quickstart-job-1/step-40"));
+  EXPECT_THAT(absent.err, HasSubstr("; checkpoints holds quickstart-job-1.2/step-80, quickstart-job-1/step-40"));
 
   // Hash range and tables are the checkpoint's.
   const RunResult other = Ctl({"run", QuickstartJob(), "--resume", summary["checkpoint"].get<std::string>(), "--set",

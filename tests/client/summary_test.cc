@@ -53,6 +53,35 @@ v1::JobStatus Succeeded() {
   return status;
 }
 
+TEST(Summary, CheckpointsOnTheWayAreCountedAndTheLastOneOfAJobThatFailedIsNamed) {
+  v1::JobStatus status = Succeeded();
+  EXPECT_THAT(SummaryText(status), Not(HasSubstr("written in")));
+  v1::Summary* summary = status.mutable_summary();
+  summary->set_checkpoints(3);
+  summary->set_checkpoints_failed(1);
+  summary->set_checkpoint_seconds(1.25);
+  summary->set_checkpoint_bytes(4096);
+  summary->set_resumed_from("/saved/quick-job-6/step-5");
+  EXPECT_THAT(SummaryText(status),
+              AllOf(HasSubstr("3 written in 1.2 s, the last of 4096 bytes; 1 could not be written"),
+                    HasSubstr("resumed from   /saved/quick-job-6/step-5\n")));
+  auto json = nlohmann::json::parse(SummaryJson(status));
+  EXPECT_EQ(json["checkpoints"], 3);
+  EXPECT_EQ(json["checkpoints_failed"], 1);
+  EXPECT_EQ(json["checkpoint_seconds"], 1.25);
+  EXPECT_EQ(json["checkpoint_bytes"], 4096);
+  EXPECT_EQ(json["resumed_from"], "/saved/quick-job-6/step-5");
+
+  v1::JobStatus failed;
+  failed.set_state(v1::JobStatus::FAILED);
+  failed.mutable_progress()->set_checkpoint("/saved/quick-job-7/step-8");
+  EXPECT_THAT(SummaryText(failed), HasSubstr("checkpoint     /saved/quick-job-7/step-8\n"));
+  json = nlohmann::json::parse(SummaryJson(failed));
+  EXPECT_EQ(json["checkpoint"], "/saved/quick-job-7/step-8");
+  EXPECT_TRUE(json["checkpoints"].is_null());
+  EXPECT_TRUE(json["checkpoint_seconds"].is_null());
+}
+
 TEST(Summary, StepsThatChangedNothingAreNamedWhereThereAreAny) {
   v1::JobStatus status = Succeeded();
   EXPECT_THAT(SummaryText(status), Not(HasSubstr("range of float16")));

@@ -338,6 +338,17 @@ TEST_F(RunningJobTest, AMemberThatLeavesFailsTheJobAndSaysWhy) {
   EXPECT_TRUE(plane->Leave(leave).ok()) << "may be repeated";
 }
 
+TEST_F(RunningJobTest, AJobThatHasSavedIsToldToGoOnFromItsDirectory) {
+  v1::ReportRequest report = ReportOf("worker-1", job, 0, v1::ReportRequest::RUNNING);
+  report.mutable_progress()->set_step(150);
+  report.mutable_progress()->set_checkpoint("/saved/first-job-1/step-100");
+  ASSERT_TRUE(plane->Report(report).ok());
+  v1::LeaveRequest leave;
+  leave.set_member_id("worker-2");
+  ASSERT_TRUE(plane->Leave(leave).ok());
+  EXPECT_THAT(StatusOf(job).message(), ::testing::EndsWith("submit the job anew, with --resume /saved/first-job-1"));
+}
+
 TEST_F(RunningJobTest, AWorkerThatHasDoneItsPartMayLeave) {
   Report("worker-2", job, 1, v1::ReportRequest::SUCCEEDED);
   v1::LeaveRequest leave;

@@ -18,17 +18,18 @@ LocalCluster::LocalCluster(const LocalClusterOptions& options) {
 
   for (int i = 0; i < options.servers; ++i) {
     const bool own_root = !options.shared_checkpoint_root && i + 1 == options.servers;
-    servers_.push_back(StartMember(
+    server_arguments_.push_back(
         {ProgramPath("sparrow-server"), "--coordinator", coordinator_address_, "--listen", "127.0.0.1:0", "--data",
          directory_.File(absl::StrCat("server-", i)), "--memory", options.server_memory, "--checkpoint-root",
-         directory_.File(own_root ? "own-checkpoints" : "checkpoints"), "--metrics", "127.0.0.1:0"},
-        "sparrow-server listening on "));
+         own_root ? directory_.File("own-checkpoints") : checkpoints(), "--metrics", "127.0.0.1:0"});
+    servers_.push_back(StartMember(server_arguments_.back(), kServerReady));
   }
   for (int i = 0; i < options.workers; ++i) {
-    workers_.push_back(StartMember({ProgramPath("sparrow-worker"), "--coordinator", coordinator_address_, "--device",
-                                    options.device, "--data-root", options.data_root, "--checkpoint-root",
-                                    directory_.File("checkpoints"), "--metrics", "127.0.0.1:0"},
-                                   "sparrow-worker joined "));
+    worker_arguments_.push_back({ProgramPath("sparrow-worker"), "--coordinator", coordinator_address_, "--device",
+                                 options.devices.empty() ? options.device : options.devices[static_cast<size_t>(i)],
+                                 "--data-root", options.data_root, "--checkpoint-root", checkpoints(), "--metrics",
+                                 "127.0.0.1:0"});
+    workers_.push_back(StartMember(worker_arguments_.back(), kWorkerReady));
   }
 }
 

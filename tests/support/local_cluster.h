@@ -17,8 +17,9 @@ struct LocalClusterOptions {
   int workers = 1;
   std::string data_root = ".";
   std::string server_memory = "256MiB";
-  std::string device = "cpu";          // Of all workers.
-  bool shared_checkpoint_root = true;  // false: the last server has one of its own.
+  std::string device = "cpu";             // Of all workers,
+  std::vector<std::string> devices = {};  // or of each.
+  bool shared_checkpoint_root = true;     // false: the last server has one of its own.
 };
 
 // Members write under a temporary directory. Destruction kills what still runs.
@@ -32,15 +33,24 @@ class LocalCluster {
   ChildProcess* coordinator_process() { return coordinator_.get(); }
   std::vector<std::unique_ptr<ChildProcess>>& servers() { return servers_; }
   std::vector<std::unique_ptr<ChildProcess>>& workers() { return workers_; }
-  // HOST:PORT of /metrics: coordinator, then servers, then workers.
+  // Starts a member anew, as it was started, after its end, and waits until it has joined.
+  void RestartServer(size_t i) { servers_[i] = StartMember(server_arguments_[i], kServerReady); }
+  void RestartWorker(size_t i) { workers_[i] = StartMember(worker_arguments_[i], kWorkerReady); }
+  std::string checkpoints() const { return directory_.File("checkpoints"); }
+  // HOST:PORT of /metrics: coordinator, then servers, then workers; of members that were started anew behind them.
   const std::vector<std::string>& metrics() const { return metrics_; }
 
  private:
+  static constexpr char kServerReady[] = "sparrow-server listening on ";
+  static constexpr char kWorkerReady[] = "sparrow-worker joined ";
+
   std::unique_ptr<ChildProcess> StartMember(const std::vector<std::string>& arguments, const std::string& ready);
 
   TemporaryDirectory directory_;
   std::string coordinator_address_;
   std::unique_ptr<ChildProcess> coordinator_;
+  std::vector<std::vector<std::string>> server_arguments_;
+  std::vector<std::vector<std::string>> worker_arguments_;
   std::vector<std::unique_ptr<ChildProcess>> servers_;
   std::vector<std::unique_ptr<ChildProcess>> workers_;
   std::vector<std::string> metrics_;

@@ -306,7 +306,8 @@ TEST_F(Resume, ADamagedFileIsNamed) {
 
 TEST_F(Resume, ADirectoryWithoutManifestIsNoCheckpointAndThoseInsideAreNamed) {
   const std::string checkpoint = Save(2);
-  EXPECT_THAT(Refusal("clicks-job-1", SavingJob()), HasSubstr("it holds step-2"));
+  EXPECT_THAT(std::string(OpenCheckpoint(harness_.checkpoint_root(), "clicks-job-1").status().message()),
+              HasSubstr("it holds step-2"));
   std::filesystem::remove(checkpoint + "/" + kManifestName);
   EXPECT_THAT(Refusal(checkpoint, SavingJob()), HasSubstr(kManifestName));
   EXPECT_THAT(Refusal("absent", SavingJob()), HasSubstr("no such directory"));
