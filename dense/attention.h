@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "dense/attention_dropout.h"
 #include "dense/dropout.h"
 #include "dense/matrix.h"
 
@@ -25,8 +26,8 @@ struct AttentionShape {
 };
 
 // Row t of a sequence attends to its rows 0 to t: y = dropout(softmax(q k^T / sqrt(head_width))) v, head by head. A row
-// of `qkv` is queries, keys and values side by side, each with all heads. Weight (s, h, t, u) of the sequences from
-// first_sequence on is element ((first_sequence + s) * heads + h) * length * length + t * length + u of the dropout.
+// of `qkv` is queries, keys and values side by side, each with all heads. Head h of sequence s is number
+// (first_sequence + s) * heads + h to its dropout.
 void AttentionForwardCpu(const AttentionShape& shape, ConstMatrix qkv /*[rows, 3 width]*/, const Dropout& dropout,
                          uint64_t first_sequence, Matrix y /*[rows, width]*/,
                          std::span<float> log_sums /*[sequences, heads, length]*/);

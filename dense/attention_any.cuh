@@ -59,14 +59,14 @@ struct Place {
   __device__ HeadRows<Element> Part(const Arguments<T>& a, Element* data, int64_t stride, int64_t part) const {
     return {data + sequence * a.length * stride + (part * a.heads + head) * a.head_width, stride};
   }
-  __device__ Dropout DropoutOf(const Arguments<T>& a) const {
-    return a.dropout.place == nullptr ? Dropout() : a.dropout.Of(sequence, a.heads, head, a.length);
+  __device__ HeadDropout DropoutOf(const Arguments<T>& a) const {
+    return a.dropout.place == nullptr ? HeadDropout() : a.dropout.Of(sequence, a.heads, head);
   }
 };
 
 // The factor of weight (query, key).
-__device__ inline float FactorOf(const Dropout& dropout, int64_t length, int64_t query, int64_t key) {
-  return dropout.enabled() ? dropout.Factor(static_cast<uint64_t>(query * length + key)) : 1.0f;
+__device__ inline float FactorOf(const HeadDropout& dropout, int64_t query, int64_t key) {
+  return dropout.enabled() ? dropout.Factor(static_cast<uint32_t>(query), static_cast<uint32_t>(key)) : 1.0f;
 }
 
 // dots[k] = row left_first + i of left by row right_first + j + 8 k of right; rows from `length` on are 0.
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) AttentionForwardAnyKernel(const Argu
   const Place<T> at(a);
   const HeadRows<const T> q = at.Part(a, a.qkv, a.qkv_stride, 0), k = at.Part(a, a.qkv, a.qkv_stride, 1);
   const HeadRows<const T> v = at.Part(a, a.qkv, a.qkv_stride, 2);
-  const Dropout dropout = at.DropoutOf(a);
+  const HeadDropout dropout = at.DropoutOf(a);
   const int i = threadIdx.x / 8, j = threadIdx.x % 8;
   const int64_t query = at.first + i;
   for (int64_t chunk = 0; chunk < a.head_width; chunk += kChunk) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) AttentionForwardAnyKernel(const Argu
       for (int e = 0; e < 4; ++e) {
         const float weight = expf(scores[e] - greatest);
         total += weight;
-        weights[i][j + 8 * e] = weight * FactorOf(dropout, a.length, query, first + j + 8 * e);
+        weights[i][j + 8 * e] = weight * FactorOf(dropout, query, first + j + 8 * e);
       }
       AddWeighted<T>(weights, v, first, a.length, chunk, a.head_width, values, sums);
     }
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) AttentionQueryGradientsAnyKernel(con
   const HeadRows<const T> v = at.Part(a, a.qkv, a.qkv_stride, 2),
                           g = at.Part(a, a.y_gradients, a.y_gradients_stride, 0);
   const HeadRows<T> y = at.Part(a, a.y, a.y_stride, 0);
-  const Dropout dropout = at.DropoutOf(a);
+  const HeadDropout dropout = at.DropoutOf(a);
   const int i = threadIdx.x / 8, j = threadIdx.x % 8;
   const int64_t query = at.first + i;
   const bool exists = query < a.length;
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) AttentionQueryGradientsAnyKernel(con
         const float score = key <= query ? scores[e] * a.scale : -INFINITY;
         float weight;
         weights[i][j + 8 * e] =
-            ScoreGradient(score, gradients[e], log_sum, mean, FactorOf(dropout, a.length, query, key), &weight);
+            ScoreGradient(score, gradients[e], log_sum, mean, FactorOf(dropout, query, key), &weight);
       }
       AddWeighted<T>(weights, k, first, a.length, chunk, a.head_width, values, sums);
     }
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKeyGradientsAnyKernel(const
   const HeadRows<const T> q = at.Part(a, a.qkv, a.qkv_stride, 0), k = at.Part(a, a.qkv, a.qkv_stride, 1);
   const HeadRows<const T> v = at.Part(a, a.qkv, a.qkv_stride, 2),
                           g = at.Part(a, a.y_gradients, a.y_gradients_stride, 0);
-  const Dropout dropout = at.DropoutOf(a);
+  const HeadDropout dropout = at.DropoutOf(a);
   const int i = threadIdx.x / 8, j = threadIdx.x % 8;
   const int64_t key = at.first + i;
   for (int64_t chunk = 0; chunk < a.head_width; chunk += kChunk) {
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKeyGradientsAnyKernel(const
         if (key <= query && query < a.length) {
           const int64_t row = at.number * a.length + query;
           score_gradient = ScoreGradient(scores[e] * a.scale, gradients[e], a.log_sums[row], a.means[row],
-                                         FactorOf(dropout, a.length, query, key), &weight);
+                                         FactorOf(dropout, query, key), &weight);
         }
         weights[i][j + 8 * e] = weight;
         score_gradients[i][j + 8 * e] = score_gradient;

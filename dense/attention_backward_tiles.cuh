@@ -7,6 +7,8 @@
 // alone.
 //
 //   gradient of a score = weight * (y_gradient . value * dropout factor - mean), mean = y . y_gradient
+//
+// The factor is 0 or the scale. What stays is scaled at the end alone, and so the mean is divided by the scale.
 
 #include "dense/attention_tiles.cuh"
 
@@ -80,6 +82,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   }
   __syncthreads();
 
+  const HeadDropout dropout = DropoutOf<kDropout>(a, sequence, head);
   const uint32_t own = owned + group * 2 * kPieces * kBoxBytes;
   const int row = first + thread / 32 % 4 * 16 + lane / 4;  // The thread's queries: this one and row + 8.
   float log_sum[2], mean[2];
@@ -90,7 +93,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
       const int query = row + half * 8;
       const bool exists = query < a.length;  // Of a quad.
       log_sum[half] = exists ? a.log_sums[int64_t{number} * a.length + query] * kLog2e : INFINITY;
-      mean[half] = MeanOf<T>(a, int64_t{sequence} * a.length + min(query, a.length - 1), head);
+      mean[half] = MeanOf<T>(a, int64_t{sequence} * a.length + min(query, a.length - 1), head) / dropout.scale;
       if (!exists) mean[half] = 0;
       if (lane % 4 == 0) {
         float* const numbers = a.numbers + (int64_t{number} * a.padded_length + first) * 2 + (query - first);
@@ -99,8 +102,6 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
       }
     }
   }
-  Dropout dropout;
-  if constexpr (kDropout) dropout = a.dropout.Of(sequence, a.heads, head, a.length);
   float sums[kPieces][32];
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -138,14 +139,10 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
       for (int e = 0; e < 32; ++e) scores[e] = PowerOf2(scores[e] * a.scale_log2 - log_sum[e / 2 % 2]);
       WaitForProducts<0>();
       Hold(gradients);
-#pragma unroll
-      for (int e = 0; e < 32; ++e) {
-        if constexpr (kDropout) {
-          gradients[e] *= dropout.Factor(static_cast<uint64_t>(row + e / 2 % 2 * 8) * static_cast<uint64_t>(a.length) +
-                                         static_cast<uint64_t>(first_key + e / 4 * 8 + lane % 4 * 2 + e % 2));
-        }
-        gradients[e] = scores[e] * (gradients[e] - mean[e / 2 % 2]);
-      }
+      const auto finish = [&](int e, bool stays) {
+        gradients[e] = scores[e] * ((stays ? gradients[e] : 0) - mean[e / 2 % 2]);
+      };
+      ForEachWeight<kDropout, false>(dropout, row, first_key + lane % 4 * 2, finish);
       uint32_t pairs[4][4];
       RoundSums<T>(gradients, pairs);
       BeginProducts();
@@ -162,10 +159,11 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   }
   if (first >= a.length) return;
 
+  const float scale = a.scale * dropout.scale;
   NamedBarrier(1 + group, kGroup);  // The queries have been read.
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
-    WriteBox<T>(sums[piece], a.scale, a.scale, owned_pointer + (group * 2 * kPieces + piece) * kBoxBytes);
+    WriteBox<T>(sums[piece], scale, scale, owned_pointer + (group * 2 * kPieces + piece) * kBoxBytes);
   }
   PublishBoxes(group);
   if (thread % kGroup == 0) {
@@ -243,10 +241,9 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   }
   __syncthreads();
 
+  const HeadDropout dropout = DropoutOf<kDropout>(a, sequence, head);
   const uint32_t own = owned + group * 2 * kPieces * kBoxBytes;
   const int row = first + thread / 32 % 4 * 16 + lane / 4;  // The thread's keys: this one and row + 8.
-  Dropout dropout;
-  if constexpr (kDropout) dropout = a.dropout.Of(sequence, a.heads, head, a.length);
   float key_sums[kPieces][32], value_sums[kPieces][32];
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -294,22 +291,12 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
       }
       WaitForProducts<0>();
       Hold(gradients);
-#pragma unroll
-      for (int e = 0; e < 32; e += 4) {
-        const float2 two = means[e];
-#pragma unroll
-        for (int j = e; j < e + 4; ++j) {
-          const float kept = scores[j];
-          if constexpr (kDropout) {
-            const uint64_t query = static_cast<uint64_t>(first_query + e / 4 * 8 + lane % 4 * 2 + j % 2);
-            const float factor =
-                dropout.Factor(query * static_cast<uint64_t>(a.length) + static_cast<uint64_t>(row + j / 2 % 2 * 8));
-            scores[j] *= factor;
-            gradients[j] *= factor;
-          }
-          gradients[j] = kept * (gradients[j] - (j % 2 == 0 ? two.x : two.y));
-        }
-      }
+      const auto finish = [&](int e, bool stays) {
+        const float2 two = means[e / 4 * 4];
+        gradients[e] = scores[e] * ((stays ? gradients[e] : 0) - (e % 2 == 0 ? two.x : two.y));
+        scores[e] = stays ? scores[e] : 0;
+      };
+      ForEachWeight<kDropout, true>(dropout, row, first_query + lane % 4 * 2, finish);
       uint32_t weights[4][4], pairs[4][4];
       RoundSums<T>(scores, weights);
       RoundSums<T>(gradients, pairs);
@@ -331,12 +318,13 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   }
   if (first >= a.length) return;
 
+  const float key_scale = a.scale * dropout.scale;
   NamedBarrier(1 + group, kGroup);  // Keys and values have been read.
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
     uint8_t* const box = owned_pointer + (group * 2 * kPieces + piece) * kBoxBytes;
-    WriteBox<T>(key_sums[piece], a.scale, a.scale, box);
-    WriteBox<T>(value_sums[piece], 1, 1, box + kPieces * kBoxBytes);
+    WriteBox<T>(key_sums[piece], key_scale, key_scale, box);
+    WriteBox<T>(value_sums[piece], dropout.scale, dropout.scale, box + kPieces * kBoxBytes);
   }
   PublishBoxes(group);
   if (thread % kGroup == 0) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "base/parallel.h"
@@ -17,10 +18,11 @@ constexpr int64_t kBlock = 64;
 // One head of one sequence: views into the arrays of all.
 struct Head {
   ConstMatrix q, k, v;  // [length, head_width]
-  uint64_t first_weight;
+  HeadDropout dropout;
 };
 
-Head HeadOf(const AttentionShape& shape, ConstMatrix qkv, uint64_t first_sequence, int64_t sequence, int64_t head) {
+Head HeadOf(const AttentionShape& shape, ConstMatrix qkv, const Dropout& dropout, uint64_t first_sequence,
+            int64_t sequence, int64_t head) {
   const ConstMatrix rows = qkv.Rows(sequence * shape.length, (sequence + 1) * shape.length);
   const auto part = [&](int64_t i) {
     const int64_t begin = i * shape.width() + head * shape.head_width;
@@ -28,8 +30,7 @@ Head HeadOf(const AttentionShape& shape, ConstMatrix qkv, uint64_t first_sequenc
   };
   const uint64_t number = (first_sequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(shape.heads) +
                           static_cast<uint64_t>(head);
-  const uint64_t length = static_cast<uint64_t>(shape.length);
-  return {.q = part(0), .k = part(1), .v = part(2), .first_weight = number * length * length};
+  return {.q = part(0), .k = part(1), .v = part(2), .dropout = HeadDropout::Of(dropout, number)};
 }
 
 // Calls body(sequence, head) for each on all cores. Products inside have one thread, also where there is one head
@@ -40,6 +41,26 @@ void ForEachHead(const AttentionShape& shape, const Body& body) {
     const ScopedThreads one(1);
     for (int64_t i = begin; i < end; ++i) body(i / shape.heads, i % shape.heads);
   });
+}
+
+// What the weights of a query with keys 0 to `query` are multiplied by. Words of Philox are the keys' of eight at a
+// time, for compilers to compute side by side.
+std::span<const float> FactorsOf(const HeadDropout& dropout, int64_t query, std::vector<float>* room) {
+  const size_t keys = static_cast<size_t>(query) + 1;
+  room->assign((keys + 15) / 16 * 16, 1.0f);
+  if (dropout.enabled()) {
+    const uint32_t q = static_cast<uint32_t>(query);
+    for (uint32_t first = 0; first < room->size(); first += 16) {
+      float* const factors = room->data() + first;
+      for (uint32_t k = 0; k < 8; ++k) {
+        const RandomWords bits = dropout.BitsOf(q & ~8u, first + k);
+        const uint32_t word = q & 8 ? bits.words[1] : bits.words[0];
+        factors[k] = dropout.Keeps(word << 16) ? dropout.scale : 0.0f;
+        factors[k + 8] = dropout.Keeps(word) ? dropout.scale : 0.0f;
+      }
+    }
+  }
+  return std::span(*room).first(keys);
 }
 
 // The scores of queries [begin, end) by keys [0, end), scaled; those of keys behind a query are to be passed over.
@@ -57,11 +78,11 @@ Matrix Scores(const Head& head, int64_t begin, int64_t end, std::vector<float>* 
 void AttentionForwardCpu(const AttentionShape& shape, ConstMatrix qkv, const Dropout& dropout, uint64_t first_sequence,
                          Matrix y, std::span<float> log_sums) {
   ForEachHead(shape, [&](int64_t sequence, int64_t h) {
-    const Head head = HeadOf(shape, qkv, first_sequence, sequence, h);
+    const Head head = HeadOf(shape, qkv, dropout, first_sequence, sequence, h);
     const Matrix out = y.Rows(sequence * shape.length, (sequence + 1) * shape.length)
                            .Columns(h * shape.head_width, (h + 1) * shape.head_width);
     float* const sums = log_sums.data() + (sequence * shape.heads + h) * shape.length;
-    std::vector<float> room;
+    std::vector<float> room, factor_room;
     for (int64_t begin = 0; begin < shape.length; begin += kBlock) {
       const int64_t end = std::min(shape.length, begin + kBlock);
       const Matrix weights = Scores(head, begin, end, &room);
@@ -73,9 +94,9 @@ void AttentionForwardCpu(const AttentionShape& shape, ConstMatrix qkv, const Dro
         sums[t] = most + static_cast<float>(std::log(sum));
         const float inverse = static_cast<float>(1 / sum);
         for (int64_t u = 0; u <= t; ++u) row[u] *= inverse;
-        if (dropout.enabled()) {
-          const uint64_t first = head.first_weight + static_cast<uint64_t>(t * shape.length);
-          for (int64_t u = 0; u <= t; ++u) row[u] *= dropout.Factor(first + static_cast<uint64_t>(u));
+        if (head.dropout.enabled()) {
+          const std::span<const float> factors = FactorsOf(head.dropout, t, &factor_room);
+          for (int64_t u = 0; u <= t; ++u) row[u] *= factors[u];
         }
         std::fill(row + t + 1, row + end, 0.0f);
       }
@@ -89,7 +110,7 @@ void AttentionBackwardCpu(const AttentionShape& shape, ConstMatrix qkv, ConstMat
                           Matrix qkv_gradients) {
   const float scale = 1 / std::sqrt(static_cast<float>(shape.head_width));
   ForEachHead(shape, [&](int64_t sequence, int64_t h) {
-    const Head head = HeadOf(shape, qkv, first_sequence, sequence, h);
+    const Head head = HeadOf(shape, qkv, dropout, first_sequence, sequence, h);
     const auto of_head = [&](const auto& matrix, int64_t part) {
       const int64_t begin = part * shape.width() + h * shape.head_width;
       return matrix.Rows(sequence * shape.length, (sequence + 1) * shape.length)
@@ -105,7 +126,7 @@ void AttentionBackwardCpu(const AttentionShape& shape, ConstMatrix qkv, ConstMat
       std::fill_n(dv.row(t), dv.cols, 0.0f);
     }
     const float* const sums = log_sums.data() + (sequence * shape.heads + h) * shape.length;
-    std::vector<float> room, gradient_room;
+    std::vector<float> room, gradient_room, factor_room;
     for (int64_t begin = 0; begin < shape.length; begin += kBlock) {
       const int64_t end = std::min(shape.length, begin + kBlock);
       const Matrix weights = Scores(head, begin, end, &room);
@@ -119,12 +140,11 @@ void AttentionBackwardCpu(const AttentionShape& shape, ConstMatrix qkv, ConstMat
         double sum = 0;
         for (int64_t j = 0; j < shape.head_width; ++j) sum += out.row(t)[j] * d_out.row(t)[j];
         const float mean = static_cast<float>(sum);
-        const uint64_t first = head.first_weight + static_cast<uint64_t>(t * shape.length);
+        const std::span<const float> factors = FactorsOf(head.dropout, t, &factor_room);
         for (int64_t u = 0; u <= t; ++u) {
           const float weight = std::exp(row[u] - sums[t]);
-          const float factor = dropout.enabled() ? dropout.Factor(first + static_cast<uint64_t>(u)) : 1.0f;
-          row[u] = weight * factor;
-          d_row[u] = weight * (d_row[u] * factor - mean) * scale;
+          row[u] = weight * factors[u];
+          d_row[u] = weight * (d_row[u] * factors[u] - mean) * scale;
         }
         std::fill(row + t + 1, row + end, 0.0f);
         std::fill(d_row + t + 1, d_row + end, 0.0f);

@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
 
   const uint32_t own = queries + group * kPieces * kBoxBytes;
   const int row = first + thread / 32 % 4 * 16 + lane / 4;  // The thread's queries: this one and row + 8.
-  Dropout dropout;
-  if constexpr (kDropout) dropout = a.dropout.Of(sequence, a.heads, head, a.length);
+  const HeadDropout dropout = DropoutOf<kDropout>(a, sequence, head);
   float sums[kPieces][32];
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -133,13 +132,11 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
 #pragma unroll
           for (int j = e; j < e + 2; ++j) scores[box][j] = PowerOf2(scores[box][j] * a.scale_log2 - greatest[half]);
           total[half] += scores[box][e] + scores[box][e + 1];
-          if constexpr (kDropout) {
-            const uint64_t at = static_cast<uint64_t>(row + half * 8) * static_cast<uint64_t>(a.length) +
-                                static_cast<uint64_t>(first_key + box * kBox + e / 4 * 8 + lane % 4 * 2);
-            scores[box][e] *= dropout.Factor(at);
-            scores[box][e + 1] *= dropout.Factor(at + 1);
-          }
         }
+        // What stays is scaled at the end alone.
+        ForEachWeight<kDropout, false>(dropout, row, first_key + box * kBox + lane % 4 * 2, [&](int e, bool stays) {
+          if (!stays) scores[box][e] = 0;
+        });
         RoundSums<T>(scores[box], weights[box]);
       }
       BeginProducts();
@@ -164,7 +161,7 @@ __global__ void __launch_bounds__(Cut::kGroups* kGroup, Cut::kBlocks)
   for (int half = 0; half < 2; ++half) {
     total[half] += __shfl_xor_sync(~0u, total[half], 1);
     total[half] += __shfl_xor_sync(~0u, total[half], 2);
-    inverse[half] = 1 / total[half];
+    inverse[half] = dropout.scale / total[half];
     const int query = row + half * 8;
     if (lane % 4 == 0 && query < a.length) {
       constexpr float kLog2 = 0.693147180559945f;

@@ -238,7 +238,8 @@ std::string AttentionGpu::Describe() const {
   } else if (!has_tiles_) {
     why = "plain arithmetic, as the GPU has no wgmma";
   } else {
-    why = "tensor cores (wgmma)";
+    why = "tensor cores (wgmma), as numbers have 16 bits and the head width is a multiple of 8 up to " +
+          std::to_string(attention_tiles::kHeadMax);
   }
   return "attention of head width " + std::to_string(largest_.head_width) + ": " + why;
 }

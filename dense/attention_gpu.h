@@ -20,8 +20,8 @@
 #include "base/cuda/host_device.h"
 #include "base/cuda/stream.h"
 #include "dense/attention.h"
+#include "dense/attention_dropout.h"
 #include "dense/device_matrix.h"
-#include "dense/dropout.h"
 
 namespace sparrow {
 
@@ -34,14 +34,12 @@ struct DropoutPlaceGpu {
 struct AttentionDropoutGpu {
   const DropoutPlaceGpu* place = nullptr;  // [1], GPU memory. Null: no dropout, and the rest is ignored.
   uint32_t threshold = 0;                  // As Dropout's.
-  float scale = 1;
 
-  // Of one head's weights, with element t * length + u at (t, u). REQUIRES: place, on a GPU.
-  SPARROW_HOST_DEVICE Dropout Of(int64_t sequence, int64_t heads, int64_t head, int64_t length) const {
+  // Of one head's weights. REQUIRES: place, on a GPU.
+  SPARROW_HOST_DEVICE HeadDropout Of(int64_t sequence, int64_t heads, int64_t head) const {
     const uint64_t number = (place->first_sequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(heads) +
                             static_cast<uint64_t>(head);
-    const uint64_t weights = static_cast<uint64_t>(length) * static_cast<uint64_t>(length);
-    return {.stream = place->stream + number * weights, .threshold = threshold, .scale = scale};
+    return HeadDropout::Of({.stream = place->stream, .threshold = threshold}, number);
   }
 };
 

@@ -169,6 +169,39 @@ __device__ inline float PowerOf2(float x) {
   return y;
 }
 
+// Dropout of a block's head.
+template <bool kDropout>
+__device__ inline HeadDropout DropoutOf(const Arguments& a, int sequence, int head) {
+  HeadDropout dropout;
+  if constexpr (kDropout) {
+    dropout = a.dropout.Of(sequence, a.heads, head);
+    dropout.key = OfWarp(dropout.key);
+  }
+  return dropout;
+}
+
+// Calls use(e, stays) for each of a thread's 32 weights of a box; stays: dropout keeps it. Rows are queries, or keys
+// where kKeyRows; row, column: of weight 0.
+template <bool kDropout, bool kKeyRows, typename Use>
+__device__ inline void ForEachWeight(const HeadDropout& dropout, int row, int column, const Use& use) {
+  if constexpr (!kDropout) {
+#pragma unroll
+    for (int e = 0; e < 32; ++e) use(e, true);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {  // Columns c and c + 8, of rows `row` and row + 8.
+      const int c = i / 2 * 16 + i % 2;
+      const RandomWords bits = kKeyRows ? dropout.BitsOf(column + c, row) : dropout.BitsOf(row, column + c);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int query = part / 2, key = part % 2;
+        const int e = i / 2 * 8 + i % 2 + (kKeyRows ? 4 * query + 2 * key : 4 * key + 2 * query);
+        use(e, dropout.Keeps(key == 1 ? bits.words[query] : bits.words[query] << 16));
+      }
+    }
+  }
+}
+
 // A group's sums as the left factors of products, 16 columns each.
 template <typename T>
 __device__ inline void RoundSums(const float (&sums)[32], uint32_t (&pairs)[4][4]) {

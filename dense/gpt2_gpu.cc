@@ -296,8 +296,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
     if (!dropping_) return {};
     const Dropout dropout = Dropout::Of(config_.dropout(), /*stream=*/0);
     return {.place = reinterpret_cast<const DropoutPlaceGpu*>(batch_.places + sizeof(DropoutStep)) + block,
-            .threshold = dropout.threshold,
-            .scale = dropout.scale};
+            .threshold = dropout.threshold};
   }
 
   // Of a block, or the one for all.

@@ -25,10 +25,7 @@ void MeasureShape(const AttentionShape& shape, Precision precision, bool tensor_
   std::optional<AttentionGpu> attention = AttentionGpu::Make(shape, precision);
   CHECK(attention.has_value()) << "no GPU memory for the workspace of attention";
   AttentionDropoutGpu drops;
-  if (dropout > 0) {
-    const Dropout of = Dropout::Of(dropout, 0);
-    drops = {.place = place.data(), .threshold = of.threshold, .scale = of.scale};
-  }
+  if (dropout > 0) drops = {.place = place.data(), .threshold = Dropout::Of(dropout, 0).threshold};
 
   const std::string of = "_" + std::to_string(shape.sequences) + "x" + std::to_string(shape.length) + "x" +
                          std::to_string(shape.heads) + "x" + std::to_string(shape.head_width) +

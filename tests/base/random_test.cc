@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "base/philox.h"
+
 namespace sparrow {
 namespace {
 
@@ -15,6 +17,18 @@ TEST(Random, MixIsSplitMix64) {
   const uint64_t expected[] = {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u,
                                16408922859458223821u};
   for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(Mix64(1234567 + i * kGolden), expected[i]);
+}
+
+// The known answers of its authors' library, Random123.
+TEST(Random, PhiloxHasItsPublishedAnswers) {
+  const auto expect = [](uint32_t counter0, uint32_t counter1, uint32_t key, uint32_t first, uint32_t second) {
+    const RandomWords bits = Philox(counter0, counter1, key);
+    EXPECT_EQ(bits.words[0], first);
+    EXPECT_EQ(bits.words[1], second);
+  };
+  expect(0, 0, 0, 0x257a3673, 0xcd26be2a);
+  expect(0xffffffff, 0xffffffff, 0xffffffff, 0xab302c4d, 0x3dc9d239);
+  expect(0x243f6a88, 0x85a308d3, 0x13198a2e, 0xbedbbe6b, 0xe4c770b3);
 }
 
 // Fixed for ever: golden files and checkpoints depend on them. Computed from the definition in exact integer

@@ -2,6 +2,7 @@
 
 #include "dense/attention_gpu.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -106,7 +107,7 @@ class OnDevice {
  private:
   AttentionDropoutGpu dropout() const {
     if (!drops_) return {};
-    return {.place = place_.data(), .threshold = dropout_.threshold, .scale = dropout_.scale};
+    return {.place = place_.data(), .threshold = dropout_.threshold};
   }
 
   const AttentionShape shape_;
@@ -302,6 +303,11 @@ TEST_F(AttentionGpuOnce, DescriptionNamesTheHeadAndTheKernels) {
             "attention of head width 5: plain arithmetic, as the head width is no multiple of 8 up to 128");
   EXPECT_EQ(MakeFor(shape, Precision::kFloat32).Describe(),
             "attention of head width 5: plain arithmetic, as numbers have 32 bits");
+  const AttentionShape gpt2 = {.sequences = 1, .length = 8, .heads = 1, .head_width = 64};
+  EXPECT_THAT(MakeFor(gpt2, Precision::kBfloat16).Describe(),
+              ::testing::AnyOf("attention of head width 64: tensor cores (wgmma), as numbers have 16 bits and the head "
+                               "width is a multiple of 8 up to 128",
+                               "attention of head width 64: plain arithmetic, as the GPU has no wgmma"));
 }
 
 }  // namespace

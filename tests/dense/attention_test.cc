@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/parallel.h"
 #include "tests/dense/gpt2_reference.h"
@@ -47,10 +51,9 @@ class AttentionTest : public ::testing::TestWithParam<Case> {
     }
     const uint64_t number = (kFirstSequence + static_cast<uint64_t>(sequence)) * static_cast<uint64_t>(shape_.heads) +
                             static_cast<uint64_t>(head);
-    return testing::AttendHead(parts[0], parts[1], parts[2], [&](size_t t, size_t u) -> double {
-      const uint64_t length = static_cast<uint64_t>(shape_.length);
-      return dropout_.enabled() ? dropout_.Factor((number * length + t) * length + u) : 1.0f;
-    });
+    return testing::AttendHead(
+        parts[0], parts[1], parts[2],
+        [dropout = HeadDropout::Of(dropout_, number)](size_t t, size_t u) { return dropout.Factor(t, u); });
   }
 
   struct Run {
@@ -122,6 +125,75 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
                          ::testing::Values(Case{0, 4, 2, 3, 0}, Case{1, 1, 1, 1, 0}, Case{3, 7, 2, 5, 0},
                                            Case{2, 63, 1, 4, 0}, Case{1, 64, 2, 8, 0.2}, Case{1, 65, 1, 16, 0},
                                            Case{1, 130, 1, 3, 0.5}));
+
+TEST(HeadDropout, ItsShareIsTheNearestOf65536) {
+  for (const double share : {0.1, 0.5, 0.999, 1e-6, 1 - 1e-9}) {
+    SCOPED_TRACE(share);
+    const HeadDropout dropout = HeadDropout::Of(Dropout::Of(share, 3), 4);
+    const double rounded = std::min(std::round(share * 65536), 65535.0) / 65536;
+    EXPECT_EQ(dropout.threshold, rounded * 0x1p32);
+    EXPECT_EQ(dropout.scale, static_cast<float>(1 / (1 - rounded)));
+    EXPECT_EQ(dropout.enabled(), rounded > 0);
+  }
+  EXPECT_EQ(HeadDropout().Factor(5, 6), 1);
+}
+
+// Whether weights of two kinds stay: as often as the share says, each alone and both at once.
+struct Counts {
+  double one = 0, other = 0, both = 0, all = 0;
+  void Count(bool first, bool second) {
+    one += first;
+    other += second;
+    both += first && second;
+    ++all;
+  }
+  // Within five standard deviations.
+  void ExpectIndependent(double stays) const {
+    const auto near = [&](double count, double p) { EXPECT_NEAR(count, p * all, 5 * std::sqrt(p * (1 - p) * all)); };
+    near(one, stays);
+    near(other, stays);
+    near(both, stays * stays);
+  }
+};
+
+TEST(HeadDropout, WeightsStayOrGoIndependently) {
+  constexpr uint32_t kRows = 512;
+  const double share = 0.25;
+  const HeadDropout dropout = HeadDropout::Of(Dropout::Of(share, 5), 9);
+  const HeadDropout heads[] = {HeadDropout::Of(Dropout::Of(share, 5), 10), HeadDropout::Of(Dropout::Of(share, 6), 9)};
+  const auto stays = [](const HeadDropout& of, uint32_t query, uint32_t key) { return of.Factor(query, key) != 0; };
+  // Beside it, those of its call of Philox, and further away; then the same place of another head and another stream.
+  for (const auto& [rows, columns] : std::vector<std::pair<uint32_t, uint32_t>>{
+           {0, 1}, {1, 0}, {1, 1}, {0, 8}, {8, 0}, {8, 8}, {0, 16}, {16, 0}, {0, 64}, {64, 0}, {64, 64}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " queries and " << columns << " keys further");
+    Counts counts;
+    for (uint32_t q = 0; q < kRows; ++q) {
+      for (uint32_t k = 0; k < kRows; ++k) counts.Count(stays(dropout, q, k), stays(dropout, q + rows, k + columns));
+    }
+    counts.ExpectIndependent(1 - share);
+  }
+  for (const HeadDropout& other : heads) {
+    Counts counts;
+    for (uint32_t q = 0; q < kRows; ++q) {
+      for (uint32_t k = 0; k < kRows; ++k) counts.Count(stays(dropout, q, k), stays(other, q, k));
+    }
+    counts.ExpectIndependent(1 - share);
+  }
+}
+
+// Where it matters which of its bits a weight has.
+TEST(HeadDropout, FourWeightsShareACall) {
+  const HeadDropout dropout = HeadDropout::Of(Dropout::Of(0.5, 1), 2);
+  for (const uint32_t q : {0u, 7u, 16u, 1000003u & ~8u}) {
+    for (const uint32_t k : {0u, 5u, 32u, 70001u & ~8u}) {
+      const RandomWords bits = Philox(q, dropout.first + k, dropout.key);
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t number = i % 2 == 0 ? bits.words[i / 2] & 0xffff : bits.words[i / 2] >> 16;
+        EXPECT_EQ(dropout.Factor(q + i / 2 * 8, k + i % 2 * 8), number < 0x8000 ? 0 : 2) << q << " " << k << " " << i;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace sparrow

@@ -27,9 +27,13 @@ inline double Gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
 
-// What an element at a place of the model is multiplied by; 1 without dropout.
-using DropFactor = std::function<double(uint64_t block, int place, uint64_t element)>;
 enum DropPlace { kDropEmbedding, kDropWeights, kDropAttention, kDropMlp };
+// What dropout multiplies by: an element at a place of the model, and the weight of row t for row u of a head, by the
+// head's number over all sequences. 1 without dropout.
+struct DropFactors {
+  std::function<double(uint64_t block, int place, uint64_t element)> element;
+  std::function<double(uint64_t block, uint64_t head, size_t t, size_t u)> weight;
+};
 
 // Attention of one head: rows are [q | k | v] of it. factor(t, u): of the weight of row t for row u.
 inline std::vector<Vector> AttendHead(const std::vector<Vector>& q, const std::vector<Vector>& k,
@@ -55,7 +59,7 @@ inline std::vector<Vector> AttendHead(const std::vector<Vector>& q, const std::v
 
 // The logits behind each token. `sequence` is its number among those of the step.
 inline std::vector<Vector> Gpt2Logits(const std::vector<Parameter>& parameters, const Vector& weights, size_t heads,
-                                      std::span<const uint16_t> tokens, uint64_t sequence, const DropFactor& factor) {
+                                      std::span<const uint16_t> tokens, uint64_t sequence, const DropFactors& factors) {
   const auto find = [&](const std::string& name) { return Find(parameters, weights, name); };
   const size_t length = tokens.size();
   const size_t width = find("ln_f.weight").size();
@@ -74,7 +78,7 @@ inline std::vector<Vector> Gpt2Logits(const std::vector<Parameter>& parameters, 
     return LayerNorm(x, find(name + ".weight"), find(name + ".bias"));
   };
   const auto drop = [&](uint64_t block, int place, size_t t, Vector x) {
-    for (size_t j = 0; j < width; ++j) x[j] *= factor(block, place, (sequence * length + t) * width + j);
+    for (size_t j = 0; j < width; ++j) x[j] *= factors.element(block, place, (sequence * length + t) * width + j);
     return x;
   };
   size_t layers = 0;
@@ -101,9 +105,7 @@ inline std::vector<Vector> Gpt2Logits(const std::vector<Parameter>& parameters, 
           parts[p].emplace_back(from, from + static_cast<int64_t>(head_width));
         }
       }
-      const auto weight_factor = [&](size_t t, size_t u) {
-        return factor(b, kDropWeights, ((sequence * heads + h) * length + t) * length + u);
-      };
+      const auto weight_factor = [&](size_t t, size_t u) { return factors.weight(b, sequence * heads + h, t, u); };
       const std::vector<Vector> out = AttendHead(parts[0], parts[1], parts[2], weight_factor);
       for (size_t t = 0; t < length; ++t) {
         for (size_t j = 0; j < head_width; ++j) attended[t][h * head_width + j] = out[t][j];

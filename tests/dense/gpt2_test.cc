@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "dense/attention_dropout.h"
 #include "dense/dropout.h"
 #include "dense/gpt2_layout.h"
 #include "dense/language_model.h"
@@ -46,12 +47,17 @@ std::unique_ptr<LanguageModel> Model(const v1::Gpt2& config, TrainConfig::Recomp
 }
 
 // The model's own masks: they are the definition, and what is tested is where they act.
-testing::DropFactor FactorsOf(const v1::Gpt2& config, uint64_t step) {
-  if (config.dropout() == 0) return [](uint64_t, int, uint64_t) { return 1.0; };
+testing::DropFactors FactorsOf(const v1::Gpt2& config, uint64_t step) {
   const uint64_t seed = RandomBits(RandomBits(kSeed, 0x64726f706f7574), step);
-  return [seed, share = config.dropout()](uint64_t block, int place, uint64_t element) -> double {
-    return Dropout::Of(share, RandomBits(seed, block * 4 + static_cast<uint64_t>(place))).Factor(element);
+  const auto at = [seed, share = config.dropout()](uint64_t block, int place) {
+    return Dropout::Of(share, RandomBits(seed, block * 4 + static_cast<uint64_t>(place)));
   };
+  return {.element = [at](uint64_t block, int place, uint64_t element) -> double {
+            return at(block, place).Factor(element);
+          },
+          .weight = [at](uint64_t block, uint64_t head, size_t t, size_t u) -> double {
+            return HeadDropout::Of(at(block, testing::kDropWeights), head).Factor(t, u);
+          }};
 }
 
 struct Case {
@@ -81,7 +87,7 @@ class Gpt2Test : public ::testing::TestWithParam<Case> {
     }
     return loss;
   }
-  testing::DropFactor factors() const { return FactorsOf(config_, place_.step); }
+  testing::DropFactors factors() const { return FactorsOf(config_, place_.step); }
 
   v1::Gpt2 config_;
   std::vector<uint16_t> tokens_, targets_;

@@ -215,7 +215,7 @@ TEST_F(LanguageTraining, ZeroWithMicroBatchesTrainsTheSameWithinRounding) {
 }
 
 TEST_F(LanguageTraining, ZeroWithLambTrainsTheSameWithinRounding) {
-  const char* const lamb = "train { optimizer { learning_rate: 0.2 lamb { weight_decay: 0.1 } } } ";
+  const char* const lamb = "train { optimizer { learning_rate: 0.1 lamb { weight_decay: 0.1 } } } ";
   const auto expected = harness_.Train(Job(lamb), {.workers = 3});
   ASSERT_TRUE(expected.status().ok()) << expected.status();
   for (const char* zero : {"OPTIMIZER_STATE", "GRADIENTS"}) {
@@ -225,7 +225,7 @@ TEST_F(LanguageTraining, ZeroWithLambTrainsTheSameWithinRounding) {
       EXPECT_NEAR(result.recorder.losses[i].loss(), expected.recorder.losses[i].loss(), 1e-6) << zero << " " << i;
     }
   }
-  EXPECT_LT(expected.recorder.losses.back().loss(), expected.recorder.losses.front().loss() - 0.05);
+  EXPECT_LT(expected.recorder.losses.back().loss(), expected.recorder.losses.front().loss() - 0.03);
 }
 
 // Checkpoints know nothing of slices.
