@@ -294,8 +294,9 @@ TEST_P(Gpt2Gpu, EveryKernelStatesItsCost) {
   });
 }
 
-// What the GPU says is no longer free after a step, beside the formula.
-TEST_P(Gpt2Gpu, MemoryIsWithinATenthOfTheFormula) {
+// What the GPU says is no longer free after a step, beside the formula: an H200 was within 1.4 %, by the granules in
+// which it gives memory.
+TEST_P(Gpt2Gpu, MemoryIsWhatTheFormulaSays) {
   struct Shape {
     uint32_t layers, heads, width, context, vocabulary;
     double dropout;
@@ -312,7 +313,7 @@ TEST_P(Gpt2Gpu, MemoryIsWithinATenthOfTheFormula) {
     config.set_vocabulary(shape.vocabulary);
     config.set_dropout(shape.dropout);
     const auto cpu = MakeGpt2(config, TrainConfig::NOTHING, kSeed);
-    std::vector<double> activations;
+    std::vector<double> totals;
     for (const auto recompute : {TrainConfig::NOTHING, TrainConfig::CHEAP, TrainConfig::BLOCKS}) {
       SCOPED_TRACE(::testing::Message() << "width " << shape.width << ", " << TrainConfig::Recompute_Name(recompute));
       const LanguageModelGpu::Options options{.precision = GetParam(),
@@ -331,12 +332,12 @@ TEST_P(Gpt2Gpu, MemoryIsWithinATenthOfTheFormula) {
       const double taken = bytes_taken();
       std::printf("width %u, %s: %.1f MB taken, %.1f by formula\n", shape.width,
                   TrainConfig::Recompute_Name(recompute).c_str(), taken * 1e-6, formula.total() * 1e-6);
-      EXPECT_NEAR(taken, formula.total(), 0.1 * formula.total());
-      activations.push_back(formula.activations);
+      EXPECT_NEAR(taken, formula.total(), 0.03 * formula.total());
+      totals.push_back(formula.total());
     }
     // Far enough apart for the comparison to tell them from each other.
-    EXPECT_LT(activations[1], 0.85 * activations[0]);
-    EXPECT_LT(activations[2], 0.85 * activations[1]);
+    EXPECT_LT(totals[1], 0.94 * totals[0]);
+    EXPECT_LT(totals[2], 0.94 * totals[1]);
   }
 }
 
