@@ -100,20 +100,25 @@ void HotSet::Settle(std::span<const HotSeat> seats) {
 void ColdUses::Use(const RowName& name) {
   if (cells_.empty()) return;
   RowUses& cell = cells_[NameBits(name) & (cells_.size() - 1)];
-  if (cell.uses == 0) cell.name = name;
+  if (cell.uses == 0) {
+    cell.name = name;
+    ++taken_;
+  }
   if (cell.name == name) {
     if (cell.uses < std::numeric_limits<uint32_t>::max()) ++cell.uses;
-  } else {
-    --cell.uses;
+  } else if (--cell.uses == 0) {
+    --taken_;
   }
 }
 
 std::vector<RowUses> ColdUses::Take(size_t most) {
   std::vector<RowUses> used;
+  if (taken_ == 0) return used;
   for (RowUses& cell : cells_) {
     if (cell.uses == 0) continue;
     used.push_back(cell);
     cell.uses /= 2;
+    if (cell.uses == 0) --taken_;
   }
   if (used.size() > most) {
     std::nth_element(used.begin(), used.begin() + static_cast<std::ptrdiff_t>(most), used.end(), Before);

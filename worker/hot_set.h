@@ -100,6 +100,7 @@ class ColdUses {
 
  private:
   std::vector<RowUses> cells_;
+  size_t taken_ = 0;  // Cells with a use: none where every row is held.
 };
 
 }  // namespace sparrow
