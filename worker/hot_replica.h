@@ -21,7 +21,9 @@
 namespace sparrow {
 
 // A batch goes through Look, Room, Place, Tell, Update; Look of the next one may come once the batch is being computed.
-// Sets are those of the shares, and where a set changes, the calls below say so. Not thread-safe. Errors are final.
+// Sets are those of the shares, and where a set changes, the calls below say so. Not thread-safe; but where rows are on
+// a GPU, another thread may call digest, Tell and Update of a batch while this one calls Redirect, Look and Room for
+// the next. Errors are final.
 class HotReplica {
  public:
   virtual ~HotReplica() = default;

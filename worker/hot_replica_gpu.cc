@@ -154,6 +154,7 @@ class GpuHotReplica final : public HotReplica {
 
   absl::Status Update(std::span<const HotMessage> by_rank, const ApplyOptions& options, bool digests,
                       std::span<HotSet> sets) override {
+    UseGpu(gpu_);  // Maybe of another thread.
     // Of two steps ago.
     RETURN_IF_ERROR(CheckOutcome(outcome_[placed_ % 2]));
     exposed_seconds_.reset();
@@ -199,6 +200,7 @@ class GpuHotReplica final : public HotReplica {
 
   absl::StatusOr<uint64_t> digest() override {
     if (digest_in_.has_value()) {
+      UseGpu(gpu_);  // Maybe of another thread.
       RETURN_IF_ERROR(parts_.collective->Wait(updates_, kTimeout));
       digest_ = outcome_[*digest_in_ % 2].host.data()->digest;
       digest_in_.reset();
@@ -599,6 +601,7 @@ class GpuHotReplica final : public HotReplica {
   const GpuHotReplicaParts parts_;
   const Stream& compute_;
   const Stream& beside_;
+  const int gpu_ = CurrentGpu();
   Stream updates_;  // Gathers gradients and changes records.
   std::vector<Share> shares_;
   uint64_t looks_ = 0;   // Batches looked up,

@@ -64,7 +64,8 @@ ReplicatedRows::ReplicatedRows(const Parts& parts)
       outgoing_(parts.client, parts.tables),
       pull_(parts.client),
       change_pull_(parts.client),
-      push_(parts.client) {
+      push_(parts.client),
+      side_(parts.early ? 1 : 0) {
   for (const TableSpec& spec : tables_) {
     CHECK(spec.storage == RowType::kFloat32 && !spec.admission.enabled() && !spec.eviction.enabled()) << spec.name;
   }
@@ -179,13 +180,19 @@ absl::Status ReplicatedRows::SettleChange() {
 // ------------------------------------------------------------------------------------------------------- push
 
 absl::Status ReplicatedRows::PushEarly(const PreparedBatch& batch, double learning_rate_factor) {
-  return early_ ? UpdateHotRows(batch, {}, learning_rate_factor) : absl::OkStatus();
+  if (!early_) return absl::OkStatus();
+  // It waits for the other workers. Meanwhile the next batch is looked up, which needs of what this uses only what a
+  // step with a decision changes, and the step after such a one has none.
+  side_.Start([this, &batch, learning_rate_factor] { exchanged_ = UpdateHotRows(batch, {}, learning_rate_factor); });
+  return absl::OkStatus();
 }
 
 absl::Status ReplicatedRows::StartPush(const PreparedBatch& batch, std::span<const std::span<const float>> gradients,
                                        double learning_rate_factor) {
   const uint64_t step = batch.batch.step;
-  if (!early_) RETURN_IF_ERROR(UpdateHotRows(batch, gradients, learning_rate_factor));
+  if (!early_) exchanged_ = UpdateHotRows(batch, gradients, learning_rate_factor);
+  side_.Wait();
+  RETURN_IF_ERROR(exchanged_);
   if (slots_ > 0 && Decides(step)) RETURN_IF_ERROR(Decide(step));
   std::vector<std::span<const float>> cold;
   for (uint32_t t = 0; t < tables_.size(); ++t) {

@@ -33,6 +33,7 @@
 #include "worker/hot_row_store.h"
 #include "worker/hot_set.h"
 #include "worker/outgoing_records.h"
+#include "worker/side_thread.h"
 #include "worker/step_rows.h"
 
 namespace sparrow {
@@ -47,8 +48,8 @@ class ReplicatedRows final : public StepRows {
     std::span<const TableSpec> tables;    // Of float32 storage, without admission and eviction.
     std::span<const HotRowShare> shares;  // ShareHotRows of the tables.
     HotReplica* replica;                  // Of the shares.
-    bool early;                           // The gradients of held rows are exchanged while a GPU computes them.
-    PsClient* client;                     // Its tables have record_floats; its rows and gradients are float32.
+    bool early;        // The gradients of held rows are exchanged while a GPU computes them, on a thread of its own.
+    PsClient* client;  // Its tables have record_floats; its rows and gradients are float32.
     Collective* collective;
     bool ahead;  // As in MakeServerRows.
     const WorkerMetrics* metrics;
@@ -125,6 +126,8 @@ class ReplicatedRows final : public StepRows {
   PsPull pull_;
   PsPull change_pull_;
   PsPush push_;
+  absl::Status exchanged_;  // Of the side thread between PushEarly and StartPush.
+  SideThread side_;         // Last: it uses the others. Where Parts.early says so, it exchanges.
 };
 
 }  // namespace sparrow
