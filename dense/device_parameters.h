@@ -67,6 +67,9 @@ class GradientSource {
   // Backward tells `queued` of each parameter, the last layer's first, as soon as its gradients have been queued, so
   // that they can be summed over workers while it goes on. Empty: tells nobody.
   virtual void set_gradients_queued(GradientsQueued queued) = 0;
+  // Offsets of parameters where a bucket of gradients has to begin (dense/gradient_buckets.h), because backward
+  // completes those before at another time than the vector's order says.
+  virtual std::vector<int64_t> gradient_cuts() const { return {}; }
 };
 
 }  // namespace sparrow

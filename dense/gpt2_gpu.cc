@@ -158,6 +158,9 @@ class Gpt2Gpu final : public LanguageModelGpu {
 
   int64_t decayed() const override { return decayed_; }
 
+  // Vectors of all blocks lie together, and are complete when the last of them is; the embeddings, when all is.
+  std::vector<int64_t> gradient_cuts() const override { return {blocks_[0].c_attn.weight.offset, decayed_}; }
+
   void Loss(const Batch& batch, const Stream& stream) override {
     Begin(batch, /*training=*/false);
     Forward(stream);

@@ -31,6 +31,7 @@
 #include "dense/grid_sum.h"
 #include "dense/model_gpu.h"
 #include "dense/peak_flops.h"
+#include "dense/sharded_optimizer_gpu.h"
 #include "dense/step_gate_gpu.h"
 #include "worker/gpu_optimizer_state.h"
 #include "worker/gpu_reserve.h"
@@ -42,14 +43,16 @@ namespace {
 // A sum takes multiprocessors from the backward pass beside it, and waits for the other GPUs meanwhile: a few large
 // ones.
 constexpr int64_t kBucketBytes = 100 << 20;
-constexpr size_t kPartAlignment = 256;  // Bytes, of what lies in a micro batch's input.
+constexpr absl::Duration kCollectiveTimeout = absl::Minutes(10);  // How far apart workers may be.
+constexpr size_t kPartAlignment = 256;                            // Bytes, of what lies in a micro batch's input.
 
 size_t Aligned(size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
 class GpuLanguageTrainer final : public LanguageTrainer {
  public:
-  GpuLanguageTrainer(const LanguageTrainerParts& parts, const v1::Job& job)
+  GpuLanguageTrainer(const LanguageTrainerParts& parts, const v1::Job& job, bool shards)
       : parts_(parts),
+        shards_(shards),
         precision_(PrecisionOf(job.train().precision())),
         micro_(static_cast<int64_t>(parts.micro_batch_size)),
         context_(job.model().gpt2().context()) {
@@ -63,7 +66,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
-    const size_t states = DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float);
+    const size_t states =
+        DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float) / (shards_ ? options.workers : 1);
     ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
                                          {.precision = precision_,
                                           .recompute = job.train().recompute(),
@@ -74,11 +78,18 @@ class GpuLanguageTrainer final : public LanguageTrainer {
                                           .spare_bytes = states + kGpuReserveBytes},
                                          stream_));
     const DeviceLayout& layout = model_->parameters()->layout();
-    optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_);
-    if (!optimizer_.has_value()) {
-      return GpuIsOutOfMemory(absl::StrCat("the optimizer's state needs ", states, " bytes"));
+    if (shards_) {
+      ASSIGN_OR_RETURN(sharded_, ShardedOptimizerGpu::Make(rule, model_->parameters(),
+                                                           GradientReducer::Buckets(model_.get(), ReducerOptions()),
+                                                           options.rank, options.workers, stream_));
+      sharded_->SetState(parts_.optimizer);
+    } else {
+      optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_);
+      if (!optimizer_.has_value()) {
+        return GpuIsOutOfMemory(absl::StrCat("the optimizer's state needs ", states, " bytes"));
+      }
+      OptimizerStateToGpu(parts_.optimizer, layout, &*optimizer_, stream_);
     }
-    OptimizerStateToGpu(parts_.optimizer, layout, &*optimizer_, stream_);
 
     tokens_bytes_ = Aligned(static_cast<size_t>(micro_ * context_) * sizeof(uint16_t));
     input_bytes_ = 2 * tokens_bytes_ + Aligned(model_->places_bytes());
@@ -97,12 +108,17 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   absl::Status Join(const Meeting& meeting) override {
     if (meeting.collective->size() == 1) return absl::OkStatus();
-    // Norms and biases lie behind all other parameters, so in the first bucket, and are complete last: so that bucket
-    // is summed last.
-    const GradientReducer::Options options{.bucket_bytes = kBucketBytes, .totals_last = true};
+    const GradientReducer::Options options = ReducerOptions();
     ASSIGN_OR_RETURN(device_collective_, MeetGpus(GradientReducer::Buckets(model_.get(), options), meeting));
-    if (device_collective_ == nullptr) return absl::OkStatus();
+    if (device_collective_ == nullptr) {
+      if (!shards_) return absl::OkStatus();
+      return absl::FailedPreconditionError(
+          absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts_.zero),
+                       ", which GPUs do through NCCL alone, each worker with a GPU of its own, and here sums would go "
+                       "through the host; leave it out, or start the workers with --device cpu"));
+    }
     ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), options, stream_));
+    if (shards_) sharded_->Join(device_collective_.get());
     return absl::OkStatus();
   }
 
@@ -150,13 +166,13 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     }
     reduced_.Record(stream_);
     if (result.targets > 0) {
-      QueueNorm();
+      RETURN_IF_ERROR(QueueNorm());
       ASSIGN_OR_RETURN(result.refused, IsRefused(result.targets));
-      if (!result.refused) QueueUpdate();
+      if (!result.refused) RETURN_IF_ERROR(QueueUpdate(&result));
     }
     outcome_.Fetch(1, stream_);
     ended_.Record(stream_);
-    stream_.Synchronize();
+    RETURN_IF_ERROR(WaitForStream());
     if (OperationListener* const listener = OperationListenerNow(); listener != nullptr) listener->StepEnds();
 
     const Event* before = &begin_;
@@ -190,11 +206,18 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   double PeakFlops() const override { return sparrow::PeakFlops(GpuName(), precision_); }
 
   absl::Status CopyWeights() override {
+    if (shards_ && device_collective_ != nullptr) {
+      RETURN_IF_ERROR(Annotate(sharded_->GatherWeights(), "gathering the weights"));
+      RETURN_IF_ERROR(Annotate(WaitForStream(), "gathering the weights"));
+    }
     model_->parameters()->Get(parts_.model->weights(), stream_);
     return absl::OkStatus();
   }
 
   absl::Status CopyOptimizer() override {
+    if (shards_) {
+      return Annotate(sharded_->CopyState(parts_.optimizer, kCollectiveTimeout), "gathering the optimizer's state");
+    }
     OptimizerStateFromGpu(&*optimizer_, model_->parameters()->layout(), parts_.optimizer, stream_);
     return absl::OkStatus();
   }
@@ -214,6 +237,19 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     Event forward;
     Event backward;
   };
+
+  // Norms and biases are complete last, and lie behind all other parameters, so in the first bucket: so that one is
+  // summed last.
+  GradientReducer::Options ReducerOptions() const {
+    return {.bucket_bytes = kBucketBytes, .timeout = kCollectiveTimeout, .totals_last = true, .shares = shards_};
+  }
+
+  // For all that is queued. With other workers' shares on their way one that has gone is noticed.
+  absl::Status WaitForStream() {
+    if (shards_ && device_collective_ != nullptr) return device_collective_->Wait(stream_, kCollectiveTimeout);
+    stream_.Synchronize();
+    return absl::OkStatus();
+  }
 
   // The step before is over, so that the pinned memory is free.
   void SetControl(uint64_t targets, const Step& step) {
@@ -309,6 +345,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     outcome_.host.data()->loss_sum = sums.totals.loss;
     outcome_.Upload(1, stream_);
     result->reduce_seconds = sums.exposed_seconds;
+    result->bytes_sent = reducer_->bytes_sent();
     return absl::OkStatus();
   }
 
@@ -332,10 +369,14 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
-  void QueueNorm() {
+  absl::Status QueueNorm() {
     DeviceParameters* const parameters = model_->parameters();
-    GradientNormGpu(parameters->gradients(), parameters->layout().size(), &control_.device.data()->options, clip_,
-                    norm_sums_.device.data(), &outcome_.device.data()->clip, stream_);
+    const DenseStepOptions* const options = &control_.device.data()->options;
+    GradientClip* const clip = &outcome_.device.data()->clip;
+    if (shards_) return Annotate(sharded_->Norm(options, clip_, clip), "summing the norm of gradients");
+    GradientNormGpu(parameters->gradients(), parameters->layout().size(), options, clip_, norm_sums_.device.data(),
+                    clip, stream_);
+    return absl::OkStatus();
   }
 
   // By what has been fetched last.
@@ -348,7 +389,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   absl::StatusOr<bool> IsRefused(uint64_t targets) {
     if (!parts_.accept) return false;
     outcome_.Fetch(1, stream_);
-    stream_.Synchronize();
+    RETURN_IF_ERROR(WaitForStream());
     if (Overflowed()) return false;
     const Outcome& outcome = *outcome_.host.data();
     ASSIGN_OR_RETURN(const bool accepted,
@@ -357,31 +398,37 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   }
 
   // Clips and updates, unless the loss or the norm is not finite.
-  void QueueUpdate() {
+  absl::Status QueueUpdate(Result* result) {
     DeviceParameters* const parameters = model_->parameters();
     DenseStepOptions* const options = &control_.device.data()->options;
     GradientClip* const clip = &outcome_.device.data()->clip;
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
-    optimizer_->Step({.weights = parameters->weights(),
-                      .gradients = parameters->gradients(),
-                      .copy_type = WeightCopyOf(precision_),
-                      .copy = parameters->copy(),
-                      .options = options,
-                      .clip = clip,
-                      .decayed = model_->decayed(),
-                      .skip_unless_finite = true,
-                      .weights_ready = true},
-                     stream_);
+    const DenseOptimizerGpu::StepArguments step{.weights = parameters->weights(),
+                                                .gradients = parameters->gradients(),
+                                                .copy_type = WeightCopyOf(precision_),
+                                                .copy = parameters->copy(),
+                                                .options = options,
+                                                .clip = clip,
+                                                .decayed = model_->decayed(),
+                                                .skip_unless_finite = true,
+                                                .weights_ready = true};
+    if (shards_) {
+      result->bytes_sent += sharded_->bytes_sent();
+      return Annotate(sharded_->Update(step), "gathering the weights");
+    }
+    optimizer_->Step(step, stream_);
+    return absl::OkStatus();
   }
 
   const LanguageTrainerParts parts_;
+  const bool shards_;  // Over workers: parts_.zero, where there are several.
   const Precision precision_;
   const int64_t micro_;  // Windows.
   const int64_t context_;
   ClipOptions clip_;
   Stream stream_;
   std::unique_ptr<LanguageModelGpu> model_;
-  std::optional<DenseOptimizerGpu> optimizer_;
+  std::optional<DenseOptimizerGpu> optimizer_;  // None with shards_.
   float loss_scale_ = 1;
 
   // A micro batch's input: tokens, targets, places of dropout.
@@ -399,6 +446,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   std::vector<std::unique_ptr<Marks>> marks_;            // [micro batches]
   std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
   std::unique_ptr<GradientReducer> reducer_;             // Over device_collective_.
+  std::unique_ptr<ShardedOptimizerGpu> sharded_;         // Of shards_, over device_collective_.
   std::vector<float> gradients_;  // [parameters], in the GPU's layout, to be summed over workers.
 };
 
@@ -408,6 +456,18 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options) {
   const auto on = [&] { return absl::StrCat("cuda:", options.gpu); };
+  const bool shards = parts.zero != v1::TrainConfig::NONE && options.workers > 1;
+  if (shards && job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
+    return absl::UnimplementedError(
+        absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
+                     ", which GPUs do not do with train.optimizer.lamb; leave it out, take adamw, or start the workers "
+                     "with --device cpu"));
+  }
+  if (shards && parts.zero == v1::TrainConfig::GRADIENTS) {
+    return absl::UnimplementedError(
+        "train.zero is GRADIENTS, which several workers do on CPUs alone; take OPTIMIZER_STATE, or start the workers "
+        "with --device cpu");
+  }
   if (job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
     return absl::UnimplementedError(
         "train.optimizer.lamb is computed on the CPU alone; take adamw, or start the workers with --device cpu");
@@ -421,7 +481,7 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
   RETURN_IF_ERROR(Annotate(CheckGpuReserve("others leave too little"), on()));
-  auto trainer = std::make_unique<GpuLanguageTrainer>(parts, job);
+  auto trainer = std::make_unique<GpuLanguageTrainer>(parts, job, shards);
   RETURN_IF_ERROR(Annotate(trainer->Prepare(job, options), on()));
   return trainer;
 }

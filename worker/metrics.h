@@ -51,7 +51,8 @@ struct WorkerMetrics {
             "ended the job: a few are strange data, a steady rise is training that diverges.")),
         slice_bytes(metrics->AddCounter(
             "sparrow_worker_slice_bytes_total",
-            "Bytes of gradients and weights that this worker has sent to others (language models on CPUs alone): 8 "
+            "Bytes of gradients and weights that this worker has sent to others (language models on CPUs, or between "
+            "GPUs): 8 "
             "(workers - 1) / workers a parameter and step, more with train.zero GRADIENTS and several micro batches; a "
             "rise beside the allreduce part of a step means that the network binds.")),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",

@@ -130,6 +130,19 @@ void MeasureNorm(KernelBench* bench) {
                       },
                   .result = clip.data(),
                   .result_bytes = sizeof(GradientClip)});
+  DeviceBuffer<double> squares = Allocate<double>(1);
+  bench->Measure({.name = "gradient_norm_of_a_piece",
+                  .kernels = "AddSquaresKernel ClipKernel",
+                  .rows = kParameters,
+                  .bytes = 4.0 * kParameters,
+                  .run =
+                      [&] {
+                        squares.Fill(0, stream);
+                        AddSquaresGpu(gradients.floats(), kParameters, sums->data(), squares.data(), stream);
+                        ClipGpu(squares.data(), options.data(), {.max_norm = 1}, clip.data(), stream);
+                      },
+                  .result = clip.data(),
+                  .result_bytes = sizeof(GradientClip)});
 }
 
 void MeasureLossScale(KernelBench* bench) {

@@ -57,6 +57,32 @@ TEST(GradientBuckets, EndAsSoonAsTheyAreLargeEnough) {
   EXPECT_EQ(buckets[2].parameters, 2);
 }
 
+TEST(GradientBuckets, BeginAtCutsWhateverTheirSize) {
+  const auto buckets = MakeGradientBuckets(Offsets{0, 10, 20, 60, 64}, 100, 40, Offsets{10, 64});
+  ASSERT_EQ(buckets.size(), 4u);
+  EXPECT_EQ(buckets[0].begin, 64);
+  EXPECT_EQ(buckets[1].begin, 20);
+  EXPECT_EQ(buckets[2].begin, 10);
+  EXPECT_EQ(buckets[3].begin, 0);
+  EXPECT_EQ(buckets[3].parameters, 1);
+}
+
+TEST(GradientBuckets, AreSharedOutEvenlyButForAFew) {
+  for (const uint32_t members : {1, 2, 3, 8}) {
+    for (const int64_t begin : {0, 64}) {
+      for (const int64_t count : {1, 3, 31, 32, 1000, 4096}) {
+        const BucketShares shares = SharesOf({.begin = begin, .end = begin + count + 4}, begin + count, members);
+        EXPECT_EQ(shares.begin, begin);
+        EXPECT_EQ(shares.each % 4, 0);
+        EXPECT_EQ(shares.rest, begin + members * shares.each);
+        EXPECT_EQ(shares.end, begin + count) << "what lies behind the vector is nobody's";
+        EXPECT_GE(shares.end, shares.rest);
+        EXPECT_LT(shares.end - shares.rest, 4 * members);
+      }
+    }
+  }
+}
+
 TEST(GradientBuckets, WithoutParametersThereIsOneOfAll) {
   const auto buckets = MakeGradientBuckets({}, 4, 1000);
   ASSERT_EQ(buckets.size(), 1u);
