@@ -19,6 +19,7 @@
 #include "dense/layer_norm_gpu.h"
 #include "dense/linear_gpu.h"
 #include "dense/softmax_loss_gpu.h"
+#include "dense/step_totals.h"
 #include "dense/token_embedding_gpu.h"
 
 namespace sparrow {
@@ -93,6 +94,12 @@ TensorForms FormsOf(const Gpt2Layout& layout) {
   return forms;
 }
 
+// Vectors of all blocks lie together, and are complete when the last of them is; the embeddings, when all is.
+std::vector<int64_t> CutsOf(const Gpt2Layout& layout, const DeviceLayout& places) {
+  const Gpt2Block& first = layout.blocks[0];
+  return {places.at(first.c_attn.weight.name).offset, places.at(first.ln_1.weight.name).offset};
+}
+
 class Gpt2Gpu final : public LanguageModelGpu {
  public:
   Gpt2Gpu(const v1::Gpt2& config, const Options& options, const Gpt2Layout& layout,
@@ -123,6 +130,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
                          .mlp_c_proj = linear(block.mlp_c_proj)});
     }
     decayed_ = blocks_[0].ln_1.weight.offset;
+    cuts_ = CutsOf(layout, places);
   }
 
   // Takes the memory of activations: of all logits if they fit, else of a half, a quarter, ...
@@ -158,8 +166,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
 
   int64_t decayed() const override { return decayed_; }
 
-  // Vectors of all blocks lie together, and are complete when the last of them is; the embeddings, when all is.
-  std::vector<int64_t> gradient_cuts() const override { return {blocks_[0].c_attn.weight.offset, decayed_}; }
+  std::vector<int64_t> gradient_cuts() const override { return cuts_; }
 
   void Loss(const Batch& batch, const Stream& stream) override {
     Begin(batch, /*training=*/false);
@@ -172,7 +179,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
     if (batch.first) {  // Where gradients are only ever added to.
       const int64_t size = parameters_->layout().size();
       Zero(parameters_->gradients(wpe_), wpe_.rows * wpe_.cols, stream);
-      Zero(parameters_->gradients() + decayed_, size - decayed_, stream);
+      Zero(parameters_->gradients_at(decayed_), size - decayed_, stream);
     }
     Forward(stream);
     Head(stream);
@@ -190,6 +197,8 @@ class Gpt2Gpu final : public LanguageModelGpu {
                    GradientsOf(wpe_), stream);
     TellQueued({wte_, wpe_}, stream);
   }
+
+  uint64_t activation_bytes() const override { return memory_->size(); }
 
   std::string Describe() const override {
     return absl::StrFormat("activations of %.2f GiB, logits of %d of %d rows at a time; %s",
@@ -478,6 +487,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
   Norm ln_f_;
   std::vector<Block> blocks_;
   int64_t decayed_ = 0;
+  std::vector<int64_t> cuts_;
   std::optional<DeviceBuffer<char>> memory_;
   Activations all_;
 
@@ -511,9 +521,14 @@ absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& co
                                                    " at most; lower train.micro_batch_size"));
   }
   const Gpt2Layout layout(config);
-  ASSIGN_OR_RETURN(
-      DeviceParameters made,
-      DeviceParameters::Make(DeviceLayout(layout.parameters.parameters(), FormsOf(layout)), options.precision, stream));
+  DeviceLayout places(layout.parameters.parameters(), FormsOf(layout));
+  std::vector<GradientSegment> segments;
+  if (options.ring_floats > 0) {
+    segments = MakeGradientRing(MakeGradientBuckets(places.Offsets(), places.size() + kStepTotals, options.ring_floats,
+                                                    CutsOf(layout, places)));
+  }
+  ASSIGN_OR_RETURN(DeviceParameters made,
+                   DeviceParameters::Make(std::move(places), options.precision, stream, std::move(segments)));
   auto parameters = std::make_unique<DeviceParameters>(std::move(made));
   parameters->Set(model.weights(), stream);
   std::optional<ProductsGpu> products = ProductsGpu::Make(

@@ -14,17 +14,24 @@ namespace sparrow {
 absl::StatusOr<std::unique_ptr<ShardedOptimizerGpu>> ShardedOptimizerGpu::Make(const DenseRule& rule,
                                                                                DeviceParameters* parameters,
                                                                                std::span<const GradientBucket> buckets,
-                                                                               uint32_t rank, uint32_t members,
+                                                                               const Options& options,
                                                                                const Stream& stream) {
-  CHECK_LT(rank, members);
+  CHECK_LT(options.rank, options.members);
+  constexpr int64_t kMultiple = 4;  // Elements: 16 bytes.
+  std::vector<Bucket> shared;
+  int64_t sums_size = 0;
+  for (const GradientBucket& bucket : buckets) {
+    const BucketShares shares = SharesOf(bucket, parameters->layout().size(), options.members);
+    shared.push_back({.shares = shares, .sums_at = sums_size, .pieces = {}});
+    sums_size += (shares.each + shares.end - shares.rest + kMultiple - 1) / kMultiple * kMultiple;
+  }
+  ASSIGN_OR_RETURN(DeviceBuffer<float> sums,
+                   AllocateOnDevice<float>(options.keeps_sums ? sums_size : 0, "a share of the gradients' sums"));
   ASSIGN_OR_RETURN(DeviceBuffer<GridSums> grid_sums, AllocateOnDevice<GridSums>(1, "the sums of a norm"));
   ASSIGN_OR_RETURN(DeviceBuffer<double> squares, AllocateOnDevice<double>(1, "the sum of a norm"));
   grid_sums.Fill(0, stream);
-  std::unique_ptr<ShardedOptimizerGpu> made(new ShardedOptimizerGpu(DenseStates(rule.kind), parameters, rank, members,
-                                                                    stream, std::move(grid_sums), std::move(squares)));
-  for (const GradientBucket& bucket : buckets) {
-    const BucketShares shares = SharesOf(bucket, parameters->layout().size(), members);
-    Bucket& added = made->buckets_.emplace_back(Bucket{.shares = shares, .pieces = {}});
+  for (Bucket& bucket : shared) {
+    const BucketShares& shares = bucket.shares;
     const auto add = [&](int64_t begin, int64_t size, bool everyones) -> absl::Status {
       if (size == 0) return absl::OkStatus();
       std::optional<DenseOptimizerGpu> optimizer = DenseOptimizerGpu::Make(rule, size, stream);
@@ -33,14 +40,26 @@ absl::StatusOr<std::unique_ptr<ShardedOptimizerGpu>> ShardedOptimizerGpu::Make(c
                                              " parameters needs ", DenseStates(rule.kind) * size * sizeof(float),
                                              " bytes"));
       }
-      added.pieces.push_back(
-          {.begin = begin, .size = size, .everyones = everyones, .optimizer = std::move(*optimizer)});
+      const float* const at = options.keeps_sums ? sums.data() + bucket.sums_at + (everyones ? shares.each : 0)
+                                                 : parameters->gradients_at(begin);
+      bucket.pieces.push_back(
+          {.begin = begin, .size = size, .everyones = everyones, .sums = at, .optimizer = std::move(*optimizer)});
       return absl::OkStatus();
     };
-    RETURN_IF_ERROR(add(shares.begin + rank * shares.each, shares.each, /*everyones=*/false));
+    RETURN_IF_ERROR(add(shares.begin + options.rank * shares.each, shares.each, /*everyones=*/false));
     RETURN_IF_ERROR(add(shares.rest, shares.end - shares.rest, /*everyones=*/true));
   }
+  std::unique_ptr<ShardedOptimizerGpu> made(new ShardedOptimizerGpu(
+      DenseStates(rule.kind), parameters, options, stream, std::move(sums), std::move(grid_sums), std::move(squares)));
+  made->buckets_ = std::move(shared);
   return made;
+}
+
+std::vector<float*> ShardedOptimizerGpu::sums() {
+  CHECK(options_.keeps_sums);
+  std::vector<float*> sums;
+  for (const Bucket& bucket : buckets_) sums.push_back(sums_.data() + bucket.sums_at);
+  return sums;
 }
 
 void ShardedOptimizerGpu::SetState(DenseOptimizer* whole) {
@@ -65,8 +84,8 @@ absl::Status ShardedOptimizerGpu::Norm(const DenseStepOptions* step, const ClipO
   squares_.Fill(0, stream_);
   for (const Bucket& bucket : buckets_) {
     for (const Piece& piece : bucket.pieces) {
-      if (piece.everyones && rank_ > 0) continue;  // Counted once.
-      AddSquaresGpu(parameters_->gradients() + piece.begin, piece.size, grid_sums_.data(), squares_.data(), stream_);
+      if (piece.everyones && options_.rank > 0) continue;  // Counted once.
+      AddSquaresGpu(piece.sums, piece.size, grid_sums_.data(), squares_.data(), stream_);
     }
   }
   RETURN_IF_ERROR(collective_->AllReduceSum(squares_.data(), 1, stream_));
@@ -80,7 +99,7 @@ absl::Status ShardedOptimizerGpu::Update(DenseOptimizerGpu::StepArguments step) 
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     for (Piece& piece : bucket->pieces) {
       step.weights = parameters_->weights() + piece.begin;
-      step.gradients = parameters_->gradients() + piece.begin;
+      step.gradients = piece.sums;
       step.copy = has_copy() ? parameters_->copy() + piece.begin : nullptr;
       step.decayed = decayed - piece.begin;
       piece.optimizer.Step(step, stream_);
@@ -114,20 +133,19 @@ absl::Status ShardedOptimizerGpu::CopyState(DenseOptimizer* whole, absl::Duratio
   for (size_t s = 0; s < states.size(); ++s) {
     for (Bucket& bucket : buckets_) {
       const BucketShares& shares = bucket.shares;
-      float* const all = parameters_->gradients();  // What gradients were is not needed any more.
+      float* const all = parameters_->gradients_at(shares.begin);  // What gradients were is not needed any more.
       for (Piece& piece : bucket.pieces) {
-        internal::CopyOnDevice(all + piece.begin, piece.optimizer.states()[s].data(), piece.size * sizeof(float),
-                               stream_);
+        internal::CopyOnDevice(all + piece.begin - shares.begin, piece.optimizer.states()[s].data(),
+                               piece.size * sizeof(float), stream_);
       }
-      RETURN_IF_ERROR(collective_->AllGather(all + shares.begin, shares.each * sizeof(float), stream_));
+      RETURN_IF_ERROR(collective_->AllGather(all, shares.each * sizeof(float), stream_));
       RETURN_IF_ERROR(collective_->Wait(stream_, timeout));  // Copying would wait without a deadline.
-      internal::CopyToHost(spread.data() + shares.begin, all + shares.begin,
-                           (shares.end - shares.begin) * sizeof(float), stream_);
+      internal::CopyToHost(spread.data() + shares.begin, all, (shares.end - shares.begin) * sizeof(float), stream_);
     }
     stream_.Synchronize();
     layout.Collect(spread, states[s].values);
   }
-  internal::FillDevice(parameters_->gradients(), 0, layout.size() * sizeof(float), stream_);
+  parameters_->gradient_memory()->Fill(0, stream_);
   uint64_t updates = 0;
   first()->CopyUpdatesTo(&updates, stream_);
   stream_.Synchronize();
@@ -135,7 +153,7 @@ absl::Status ShardedOptimizerGpu::CopyState(DenseOptimizer* whole, absl::Duratio
   return absl::OkStatus();
 }
 
-uint64_t ShardedOptimizerGpu::bytes() const {
+uint64_t ShardedOptimizerGpu::state_bytes() const {
   uint64_t bytes = 0;
   for (const Bucket& bucket : buckets_) {
     for (const Piece& piece : bucket.pieces) bytes += static_cast<uint64_t>(states_ * piece.size) * sizeof(float);
@@ -146,7 +164,8 @@ uint64_t ShardedOptimizerGpu::bytes() const {
 double ShardedOptimizerGpu::bytes_sent() const {
   double bytes = 0;
   for (const Bucket& bucket : buckets_) {
-    bytes += static_cast<double>(bucket.shares.each) * (members_ - 1) * (has_copy() ? sizeof(uint16_t) : sizeof(float));
+    bytes += static_cast<double>(bucket.shares.each) * (options_.members - 1) *
+             (has_copy() ? sizeof(uint16_t) : sizeof(float));
   }
   return bytes;
 }

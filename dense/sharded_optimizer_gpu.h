@@ -33,18 +33,27 @@ namespace sparrow {
 // errors of theirs are the collective's.
 class ShardedOptimizerGpu {
  public:
-  // As a new optimizer is. `parameters` and `stream` outlive it. ResourceExhausted. REQUIRES: rank < members, and rule
-  // is from DenseRuleOf, and not LAMB's.
+  struct Options {
+    uint32_t rank = 0;  // REQUIRES: below members.
+    uint32_t members = 1;
+    // The share's sums have memory of their own, where a step adds them up; else they are in their places among the
+    // gradients of `parameters`.
+    bool keeps_sums = false;
+  };
+  // As a new optimizer is. `parameters` and `stream` outlive it. ResourceExhausted. REQUIRES: rule is from DenseRuleOf,
+  // and not LAMB's.
   static absl::StatusOr<std::unique_ptr<ShardedOptimizerGpu>> Make(const DenseRule& rule, DeviceParameters* parameters,
                                                                    std::span<const GradientBucket> buckets,
-                                                                   uint32_t rank, uint32_t members,
-                                                                   const Stream& stream);
+                                                                   const Options& options, const Stream& stream);
 
   // The share of `whole`; waits for the copying. REQUIRES: one kind, of the host's vector.
   void SetState(DenseOptimizer* whole);
 
   // To be called once, before what all members call. It outlives this.
   void Join(DeviceCollective* collective) { collective_ = collective; }
+
+  // Of each bucket, the even share and behind it what all members have, aligned to 16 bytes. REQUIRES: keeps_sums.
+  std::vector<float*> sums();
 
   // All members. Queues: what GradientNormGpu finds of the gradients' sums over workers, whose shares are in place.
   absl::Status Norm(const DenseStepOptions* step /*[1], GPU memory*/, const ClipOptions& options,
@@ -60,8 +69,9 @@ class ShardedOptimizerGpu {
   // All members; waits. `whole` has the state of all. Gradients are 0 then. REQUIRES: as SetState.
   absl::Status CopyState(DenseOptimizer* whole, absl::Duration timeout);
 
-  // Of the state on this GPU.
-  uint64_t bytes() const;
+  // Of the state, and of sums of its own, on this GPU.
+  uint64_t state_bytes() const;
+  uint64_t sums_bytes() const { return sums_.size() * sizeof(float); }
   // What this member sends in an update, on the average over members.
   double bytes_sent() const;
 
@@ -71,20 +81,22 @@ class ShardedOptimizerGpu {
     int64_t begin = 0;
     int64_t size = 0;
     bool everyones = false;  // Every member has it.
+    const float* sums = nullptr;
     DenseOptimizerGpu optimizer;
   };
   struct Bucket {
     BucketShares shares;
+    int64_t sums_at = 0;  // Where they begin in sums_.
     std::vector<Piece> pieces;
   };
 
-  ShardedOptimizerGpu(int states, DeviceParameters* parameters, uint32_t rank, uint32_t members, const Stream& stream,
-                      DeviceBuffer<GridSums> grid_sums, DeviceBuffer<double> squares)
+  ShardedOptimizerGpu(int states, DeviceParameters* parameters, const Options& options, const Stream& stream,
+                      DeviceBuffer<float> sums, DeviceBuffer<GridSums> grid_sums, DeviceBuffer<double> squares)
       : states_(states),
         parameters_(parameters),
-        rank_(rank),
-        members_(members),
+        options_(options),
         stream_(stream),
+        sums_(std::move(sums)),
         grid_sums_(std::move(grid_sums)),
         squares_(std::move(squares)) {}
 
@@ -93,11 +105,11 @@ class ShardedOptimizerGpu {
 
   const int states_;  // Numbers an element.
   DeviceParameters* const parameters_;
-  const uint32_t rank_;
-  const uint32_t members_;
+  const Options options_;
   const Stream& stream_;
   DeviceCollective* collective_ = nullptr;
   std::vector<Bucket> buckets_;
+  DeviceBuffer<float> sums_;          // Empty without keeps_sums.
   DeviceBuffer<GridSums> grid_sums_;  // [1]
   DeviceBuffer<double> squares_;      // [1]
   Stream gathers_;

@@ -18,6 +18,22 @@
 
 namespace sparrow {
 
+// Bytes that one of `workers` holds to train so many sequences at a time. With P parameters and k states of the
+// optimizer, on the CPU, in float32, with G gradients that a model with GRADIENTS has at hand in backward:
+//   weights 4 P;  gradients 4 P, with GRADIENTS 4 min(P, P / workers + G);  optimizer 4 k P, else than NONE over
+//   workers.
+// On a GPU, where P are padded (dense/device_layout.h), with E gradients of embeddings and vectors and B in a bucket:
+//   weights 4 P, and 2 P where products read 16 bits;  gradients 4 P, with GRADIENTS 4 (P / workers + E + 2 B);
+//   optimizer 4 k P, else than NONE over workers.
+struct LanguageMemory {
+  double weights = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;  // dense/language_model.h: Gpt2FloatsCpu
+
+  double total() const { return weights + gradients + optimizer + activations; }
+};
+
 // Not thread-safe. Errors are final.
 class LanguageTrainer {
  public:
@@ -64,6 +80,9 @@ class LanguageTrainer {
   // The sum of cross-entropies of this worker's sequences alone, without dropout. Cancelled: stopped.
   virtual absl::StatusOr<double> Loss(const Sequences& batch) = 0;
 
+  // Bytes of a GPU's memory that the trainer has taken; none where it takes the host's.
+  virtual std::optional<LanguageMemory> GpuMemoryTaken() const { return std::nullopt; }
+
   // Operations a second that the device could do at its peak (dense/peak_flops.h). 0: not known.
   virtual double PeakFlops() const = 0;
 
@@ -99,6 +118,7 @@ struct GpuLanguageTrainerOptions {
   int gpu = 0;                 // REQUIRES: below GpuCount().
   uint32_t rank = 0;           // Of this worker,
   uint32_t workers = 1;        // and how many the job has.
+  int64_t bucket_bytes = 0;    // Of gradients that GPUs sum at a time, at least; 0: what has proved best.
   uint64_t windows_max = 1;    // Sequences of a batch, in training and in evaluation, all of the model's context.
   std::string plan_file = "";  // Where the fastest matrix products are noted (dense/linear_gpu.h); empty: nowhere.
 };
@@ -106,7 +126,7 @@ struct GpuLanguageTrainerOptions {
 // precision and what is computed again. parts.model and parts.optimizer are where it begins. All GPU memory but that of
 // recorded graphs is taken here. REQUIRES: parts.optimizer is of the whole model. ResourceExhausted: memory of the GPU,
 // with numbers. InvalidArgument: sizes that a GPU does not take. FailedPrecondition: this GPU, or cuBLASLt, cannot be
-// used. Unimplemented: LAMB, GRADIENTS with several workers, or no CUDA in this build.
+// used. Unimplemented: LAMB, or no CUDA in this build.
 absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const LanguageTrainerParts& parts,
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options);
@@ -114,19 +134,7 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
 // InvalidArgument: the mean loss or the norm of a step is not finite, with both.
 absl::Status DivergedError(uint64_t step, double loss, double gradient_norm);
 
-// Bytes that one of `workers` holds on the CPU to train so many sequences at a time, in float32. With P parameters, of
-// which a model with GRADIENTS has G at hand in backward, and k states of the optimizer:
-//   weights 4 P;  gradients 4 P, with GRADIENTS 4 min(P, P / workers + G);  optimizer 4 k P, else than NONE over
-//   workers.
-struct LanguageMemory {
-  double weights = 0;
-  double gradients = 0;
-  double optimizer = 0;
-  double activations = 0;  // dense/language_model.h: Gpt2FloatsCpu
-
-  double total() const { return weights + gradients + optimizer + activations; }
-};
-// REQUIRES: job_check.h has passed the job.
+// On the CPU. REQUIRES: job_check.h has passed the job.
 LanguageMemory LanguageMemoryCpu(const v1::Job& job, uint32_t workers, uint64_t micro_batch_size);
 
 }  // namespace sparrow

@@ -31,6 +31,7 @@
 #include "dense/grid_sum.h"
 #include "dense/model_gpu.h"
 #include "dense/peak_flops.h"
+#include "dense/shard_reducer.h"
 #include "dense/sharded_optimizer_gpu.h"
 #include "dense/step_gate_gpu.h"
 #include "worker/gpu_optimizer_state.h"
@@ -43,6 +44,8 @@ namespace {
 // A sum takes multiprocessors from the backward pass beside it, and waits for the other GPUs meanwhile: a few large
 // ones.
 constexpr int64_t kBucketBytes = 100 << 20;
+// Where gradients have room for two buckets.
+constexpr int64_t kRingBucketBytes = 25 << 20;
 constexpr absl::Duration kCollectiveTimeout = absl::Minutes(10);  // How far apart workers may be.
 constexpr size_t kPartAlignment = 256;                            // Bytes, of what lies in a micro batch's input.
 
@@ -53,6 +56,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   GpuLanguageTrainer(const LanguageTrainerParts& parts, const v1::Job& job, bool shards)
       : parts_(parts),
         shards_(shards),
+        ring_(shards && parts.zero == v1::TrainConfig::GRADIENTS),
         precision_(PrecisionOf(job.train().precision())),
         micro_(static_cast<int64_t>(parts.micro_batch_size)),
         context_(job.model().gpt2().context()) {
@@ -60,28 +64,33 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   }
 
   ~GpuLanguageTrainer() override {
+    shard_reducer_.reset();
     reducer_.reset();       // Gives up what is under way, so that the stream does not wait for ever.
     stream_.Synchronize();  // What is queued still reads the pinned memory.
   }
 
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
-    const size_t states =
-        DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float) / (shards_ ? options.workers : 1);
-    ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
-                                         {.precision = precision_,
-                                          .recompute = job.train().recompute(),
-                                          .sequences_max = micro_,
-                                          .seed = job.train().seed(),
-                                          .deterministic = job.train().deterministic(),
-                                          .plan_file = options.plan_file,
-                                          .spare_bytes = states + kGpuReserveBytes},
-                                         stream_));
+    bucket_bytes_ = options.bucket_bytes > 0 ? options.bucket_bytes : ring_ ? kRingBucketBytes : kBucketBytes;
+    const size_t states = (DenseStates(rule.kind) + (ring_ ? 1 : 0)) * parts_.model->weights().size() * sizeof(float) /
+                          (shards_ ? options.workers : 1);
+    ASSIGN_OR_RETURN(model_,
+                     MakeGpt2Gpu(job.model().gpt2(), *parts_.model,
+                                 {.precision = precision_,
+                                  .recompute = job.train().recompute(),
+                                  .sequences_max = micro_,
+                                  .seed = job.train().seed(),
+                                  .deterministic = job.train().deterministic(),
+                                  .plan_file = options.plan_file,
+                                  .ring_floats = ring_ ? bucket_bytes_ / static_cast<int64_t>(sizeof(float)) : 0,
+                                  .spare_bytes = states + kGpuReserveBytes},
+                                 stream_));
     const DeviceLayout& layout = model_->parameters()->layout();
     if (shards_) {
-      ASSIGN_OR_RETURN(sharded_, ShardedOptimizerGpu::Make(rule, model_->parameters(),
-                                                           GradientReducer::Buckets(model_.get(), ReducerOptions()),
-                                                           options.rank, options.workers, stream_));
+      ASSIGN_OR_RETURN(sharded_,
+                       ShardedOptimizerGpu::Make(
+                           rule, model_->parameters(), GradientReducer::Buckets(model_.get(), ReducerOptions()),
+                           {.rank = options.rank, .members = options.workers, .keeps_sums = ring_}, stream_));
       sharded_->SetState(parts_.optimizer);
     } else {
       optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_);
@@ -117,8 +126,14 @@ class GpuLanguageTrainer final : public LanguageTrainer {
                        ", which GPUs do through NCCL alone, each worker with a GPU of its own, and here sums would go "
                        "through the host; leave it out, or start the workers with --device cpu"));
     }
-    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), options, stream_));
     if (shards_) sharded_->Join(device_collective_.get());
+    if (ring_) {
+      ASSIGN_OR_RETURN(shard_reducer_, ShardReducer::Make(model_.get(), device_collective_.get(),
+                                                          GradientReducer::Buckets(model_.get(), options),
+                                                          sharded_->sums(), kCollectiveTimeout, stream_));
+    } else {
+      ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), options, stream_));
+    }
     return absl::OkStatus();
   }
 
@@ -133,7 +148,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     SetControl(batch.targets.size(), step);
     begin_.Record(stream_);
     internal::FillDevice(&outcome_.device.data()->loss_sum, 0, sizeof(double), stream_);
-    if (batch.count() == 0) {
+    if (batch.count() == 0 && !ring_) {
       internal::FillDevice(model_->parameters()->gradients(), 0,
                            static_cast<size_t>(model_->parameters()->layout().size()) * sizeof(float), stream_);
     }
@@ -142,23 +157,29 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     const absl::StatusOr<size_t> micros = QueueMicroBatches(batch, [&](size_t m, LanguageModelGpu::Batch micro) {
       PutPlaces(m, {.step = step.step, .first_sequence = step.first_sequence + m * parts_.micro_batch_size});
       Upload(m);
-      micro.first = m == 0;
+      micro.first = m == 0 || ring_;
       RETURN_IF_ERROR(Run(Pass::kForward, micro));
       marks_[m]->forward.Record(stream_);
-      RETURN_IF_ERROR(Run(m + 1 == last && reducer_ != nullptr ? Pass::kBackwardAndSums : Pass::kBackward, micro));
+      if (ring_) {
+        RETURN_IF_ERROR(Annotate(BackwardAndSumShares(m == 0, micro), "summing the gradients"));
+      } else {
+        RETURN_IF_ERROR(Run(m + 1 == last && reducer_ != nullptr ? Pass::kBackwardAndSums : Pass::kBackward, micro));
+      }
       marks_[m]->backward.Record(stream_);
       return absl::OkStatus();
     });
     if (!micros.ok()) {
+      if (ring_) device_collective_->GiveUp();  // What is queued waits for the others' sums.
       stream_.Synchronize();
       return micros.status();
     }
+    if (ring_) RETURN_IF_ERROR(Annotate(SumSharesOfNothing(*micros, step), "summing the gradients"));
     result.targets = batch.targets.size();
     if (!alone) {
-      if (reducer_ == nullptr) {
+      if (device_collective_ == nullptr) {
         RETURN_IF_ERROR(ReduceThroughHost(collective, &result));
       } else {
-        if (batch.count() == 0) ReduceBackward([] {});
+        if (batch.count() == 0 && !ring_) ReduceBackward([] {});
         RETURN_IF_ERROR(Annotate(ReduceOnGpus(&result), "summing the gradients"));
         result.targets = step.sequences * static_cast<uint64_t>(context_);
       }
@@ -203,6 +224,18 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return outcome_.host.data()->loss_sum;
   }
 
+  std::optional<LanguageMemory> GpuMemoryTaken() const override {
+    DeviceParameters* const parameters = model_->parameters();
+    const double size = static_cast<double>(parameters->layout().size());
+    const double states = static_cast<double>(parts_.optimizer->states().size());
+    return LanguageMemory{
+        .weights = size * (sizeof(float) + (parameters->copy() != nullptr ? sizeof(uint16_t) : 0)),
+        .gradients = static_cast<double>(parameters->gradient_memory()->size() * sizeof(float) +
+                                         (shards_ ? sharded_->sums_bytes() : 0)),
+        .optimizer = shards_ ? static_cast<double>(sharded_->state_bytes()) : states * size * sizeof(float),
+        .activations = static_cast<double>(model_->activation_bytes())};
+  }
+
   double PeakFlops() const override { return sparrow::PeakFlops(GpuName(), precision_); }
 
   absl::Status CopyWeights() override {
@@ -241,7 +274,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   // Norms and biases are complete last, and lie behind all other parameters, so in the first bucket: so that one is
   // summed last.
   GradientReducer::Options ReducerOptions() const {
-    return {.bucket_bytes = kBucketBytes, .timeout = kCollectiveTimeout, .totals_last = true, .shares = shards_};
+    return {.bucket_bytes = bucket_bytes_, .timeout = kCollectiveTimeout, .totals_last = true, .shares = shards_};
   }
 
   // For all that is queued. With other workers' shares on their way one that has gone is noticed.
@@ -292,14 +325,18 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     internal::CopyToDevice(input_.data(), staged_.data() + m * input_bytes_, input_bytes_, stream_);
   }
 
+  void PointToUpload(LanguageModelGpu::Batch* batch) {
+    batch->tokens = reinterpret_cast<const uint16_t*>(input_.data());
+    batch->targets = reinterpret_cast<const uint16_t*>(input_.data() + tokens_bytes_);
+    batch->places = input_.data() + 2 * tokens_bytes_;
+    batch->loss_scale = &control_.device.data()->loss_scale;
+    batch->loss_sum = &outcome_.device.data()->loss_sum;
+  }
+
   // A pass of the micro batch that was uploaded last. The first of a kind is not recorded, as products choose then how
   // to compute, and a kind that never comes again costs no graph.
   absl::Status Run(Pass pass, LanguageModelGpu::Batch batch) {
-    batch.tokens = reinterpret_cast<const uint16_t*>(input_.data());
-    batch.targets = reinterpret_cast<const uint16_t*>(input_.data() + tokens_bytes_);
-    batch.places = input_.data() + 2 * tokens_bytes_;
-    batch.loss_scale = &control_.device.data()->loss_scale;
-    batch.loss_sum = &outcome_.device.data()->loss_sum;
+    PointToUpload(&batch);
     const auto queue = [&] {
       switch (pass) {
         case Pass::kLoss:
@@ -331,21 +368,35 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
+  GradientReducer::Totals Totals() {
+    return {.loss_sum = &outcome_.device.data()->loss_sum, .samples = &control_.device.data()->targets};
+  }
+
   // The last backward pass of a step.
   void ReduceBackward(absl::FunctionRef<void()> backward) {
-    const GradientReducer::Totals totals{.loss_sum = &outcome_.device.data()->loss_sum,
-                                         .samples = &control_.device.data()->targets};
-    reducer_->Backward(totals, backward);
-    reducer_->PutTotals(totals);
+    reducer_->Backward(Totals(), backward);
+    reducer_->PutTotals(Totals());
+  }
+
+  // Backward of the micro batch that was uploaded last, of those that are summed each by itself.
+  absl::Status BackwardAndSumShares(bool first, LanguageModelGpu::Batch batch) {
+    PointToUpload(&batch);
+    return shard_reducer_->Backward(first, [&] { model_->Backward(batch, stream_); });
+  }
+  // For the micro batches that other workers have and this one has not, from number `m` on.
+  absl::Status SumSharesOfNothing(size_t m, const Step& step) {
+    const uint64_t all = (step.sequences_max + parts_.micro_batch_size - 1) / parts_.micro_batch_size;
+    for (; m < all; ++m) RETURN_IF_ERROR(shard_reducer_->BackwardOfNothing(m == 0));
+    return absl::OkStatus();
   }
 
   absl::Status ReduceOnGpus(Result* result) {
-    RETURN_IF_ERROR(reducer_->Start());
-    ASSIGN_OR_RETURN(const GradientReducer::Result sums, reducer_->Finish());
+    if (!ring_) RETURN_IF_ERROR(reducer_->Start());
+    ASSIGN_OR_RETURN(const GradientReducer::Result sums, ring_ ? shard_reducer_->Finish(Totals()) : reducer_->Finish());
     outcome_.host.data()->loss_sum = sums.totals.loss;
     outcome_.Upload(1, stream_);
     result->reduce_seconds = sums.exposed_seconds;
-    result->bytes_sent = reducer_->bytes_sent();
+    result->bytes_sent = ring_ ? shard_reducer_->bytes_sent() : reducer_->bytes_sent();
     return absl::OkStatus();
   }
 
@@ -404,7 +455,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     GradientClip* const clip = &outcome_.device.data()->clip;
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
     const DenseOptimizerGpu::StepArguments step{.weights = parameters->weights(),
-                                                .gradients = parameters->gradients(),
+                                                .gradients = shards_ ? nullptr : parameters->gradients(),
                                                 .copy_type = WeightCopyOf(precision_),
                                                 .copy = parameters->copy(),
                                                 .options = options,
@@ -422,6 +473,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   const LanguageTrainerParts parts_;
   const bool shards_;  // Over workers: parts_.zero, where there are several.
+  const bool ring_;    // With shards_, of gradients too: of others than this worker's there are those at hand alone.
+  int64_t bucket_bytes_ = 0;
   const Precision precision_;
   const int64_t micro_;  // Windows.
   const int64_t context_;
@@ -447,6 +500,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
   std::unique_ptr<GradientReducer> reducer_;             // Over device_collective_.
   std::unique_ptr<ShardedOptimizerGpu> sharded_;         // Of shards_, over device_collective_.
+  std::unique_ptr<ShardReducer> shard_reducer_;          // Instead of reducer_ with ring_.
   std::vector<float> gradients_;  // [parameters], in the GPU's layout, to be summed over workers.
 };
 
@@ -462,11 +516,6 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
         absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
                      ", which GPUs do not do with train.optimizer.lamb; leave it out, take adamw, or start the workers "
                      "with --device cpu"));
-  }
-  if (shards && parts.zero == v1::TrainConfig::GRADIENTS) {
-    return absl::UnimplementedError(
-        "train.zero is GRADIENTS, which several workers do on CPUs alone; take OPTIMIZER_STATE, or start the workers "
-        "with --device cpu");
   }
   if (job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
     return absl::UnimplementedError(

@@ -99,26 +99,35 @@ class LanguageTraining final : public TrainingRun {
     const v1::TrainConfig& train = job_.train();
     const v1::Gpt2& gpt2 = job_.model().gpt2();
     LanguageMemory memory = LanguageMemoryCpu(job_, in_.task.workers(), MicroBatch());
-    if (in_.device.gpu.has_value()) memory.activations = 0;  // Are in its memory, which the trainer looks at.
+    if (in_.device.gpu.has_value()) {
+      v1::Job whole = job_;
+      whole.mutable_train()->clear_zero();  // Which is for the GPU's memory.
+      memory = LanguageMemoryCpu(whole, in_.task.workers(), MicroBatch());
+      memory.activations = 0;  // Are in its memory, which the trainer looks at.
+    }
     const uint64_t available = AvailableMemoryBytes();
     const std::string needs = absl::StrFormat(
         "model.gpt2 of %.0f parameters needs %.1f MiB for weights + %.1f MiB for gradients + %.1f MiB for the "
         "optimizer (train.zero %s, %d workers) + %.1f MiB for the activations of %d windows of %d tokens",
         memory.weights / sizeof(float), memory.weights / kMiB, memory.gradients / kMiB, memory.optimizer / kMiB,
-        v1::TrainConfig::Zero_Name(train.zero()), in_.task.workers(), memory.activations / kMiB, MicroBatch(),
-        gpt2.context());
+        v1::TrainConfig::Zero_Name(in_.device.gpu.has_value() ? v1::TrainConfig::NONE : train.zero()),
+        in_.task.workers(), memory.activations / kMiB, MicroBatch(), gpt2.context());
     LOG(INFO) << job_.name() << ": " << needs;
-    for (const auto& [part, bytes] :
-         {std::pair("weights", memory.weights), std::pair("gradients", memory.gradients),
-          std::pair("optimizer", memory.optimizer), std::pair("activations", memory.activations)}) {
-      metrics_.ModelBytes(part).Set(bytes);
-    }
+    Publish(memory);
     if (memory.total() <= static_cast<double>(available)) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%s, and this machine has %.1f MiB available; lower train.micro_batch_size, set train.recompute to BLOCKS, %s"
         "or take a smaller model",
         needs, static_cast<double>(available) / kMiB,
         in_.device.gpu.has_value() ? "" : "train.zero to OPTIMIZER_STATE, "));
+  }
+
+  void Publish(const LanguageMemory& memory) const {
+    for (const auto& [part, bytes] :
+         {std::pair("weights", memory.weights), std::pair("gradients", memory.gradients),
+          std::pair("optimizer", memory.optimizer), std::pair("activations", memory.activations)}) {
+      metrics_.ModelBytes(part).Set(bytes);
+    }
   }
 
   absl::Status MakeTrainer() {
@@ -159,6 +168,14 @@ class LanguageTraining final : public TrainingRun {
                                                        .workers = in_.task.workers(),
                                                        .windows_max = windows_max,
                                                        .plan_file = in_.plan_file}));
+    if (const std::optional<LanguageMemory> memory = trainer_->GpuMemoryTaken(); memory.has_value()) {
+      LOG(INFO) << absl::StrFormat(
+          "%s: the GPU has %.1f MiB of weights + %.1f MiB of gradients + %.1f MiB of the optimizer (train.zero %s, %d "
+          "workers) + %.1f MiB of activations",
+          job_.name(), memory->weights / kMiB, memory->gradients / kMiB, memory->optimizer / kMiB,
+          v1::TrainConfig::Zero_Name(train.zero()), in_.task.workers(), memory->activations / kMiB);
+      Publish(*memory);
+    }
     peak_tokens_per_second_ = trainer_->PeakFlops() * in_.task.workers() / Gpt2FlopsPerToken(job_.model().gpt2());
     return absl::OkStatus();
   }

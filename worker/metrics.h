@@ -165,11 +165,11 @@ struct WorkerMetrics {
 
   // By part: weights, gradients, optimizer, activations. Served from the first call on.
   Gauge ModelBytes(const char* part) const {
-    return metrics_->AddGauge("sparrow_worker_model_bytes",
-                              "Bytes of this machine's memory that the language model in training takes by formula, by "
-                              "part (activations: 0 where a GPU has them); more of them than the machine has end the "
-                              "job at its start.",
-                              {{"part", part}});
+    return metrics_->AddGauge(
+        "sparrow_worker_model_bytes",
+        "Bytes of memory, on a GPU of that, that the language model in training takes by formula, "
+        "by part; more of them than there are end the job at its start.",
+        {{"part", part}});
   }
 
  private:

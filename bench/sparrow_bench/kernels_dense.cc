@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dense/activation_gpu.h"
+#include "dense/add_floats.h"
 #include "dense/cast_gpu.h"
 #include "dense/cross_gpu.h"
 #include "dense/dense_optimizer_gpu.h"
@@ -130,6 +131,18 @@ void MeasureNorm(KernelBench* bench) {
                       },
                   .result = clip.data(),
                   .result_bytes = sizeof(GradientClip)});
+  DeviceBuffer<float> added = Allocate<float>(kParameters);
+  bench->Measure({.name = "add_floats",
+                  .kernels = "AddFloatsKernel",
+                  .rows = kParameters,
+                  .bytes = 12.0 * kParameters,
+                  .run =
+                      [&] {
+                        added.Fill(0, stream);
+                        AddFloatsGpu(gradients.floats(), kParameters, added.data(), stream);
+                      },
+                  .result = added.data(),
+                  .result_bytes = kParameters * sizeof(float)});
   DeviceBuffer<double> squares = Allocate<double>(1);
   bench->Measure({.name = "gradient_norm_of_a_piece",
                   .kernels = "AddSquaresKernel ClipKernel",

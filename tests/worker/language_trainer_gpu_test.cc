@@ -47,7 +47,7 @@ struct How {
 };
 
 constexpr uint64_t kWindowsMax = 8;
-constexpr TrainConfig::Zero kZeros[] = {TrainConfig::NONE, TrainConfig::OPTIMIZER_STATE};
+constexpr TrainConfig::Zero kZeros[] = {TrainConfig::NONE, TrainConfig::OPTIMIZER_STATE, TrainConfig::GRADIENTS};
 
 // Makes the trainer of the model and the optimizer as they are.
 void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig& optimizer, uint64_t seed,
@@ -70,8 +70,12 @@ void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig
   job.mutable_train()->set_precision(how.precision);
   job.mutable_train()->set_deterministic(how.deterministic);
   *job.mutable_train()->mutable_optimizer() = optimizer;
-  auto trainer = MakeGpuLanguageTrainer(
-      parts, job, {.gpu = how.number, .rank = how.rank, .workers = how.workers, .windows_max = kWindowsMax});
+  auto trainer = MakeGpuLanguageTrainer(parts, job,
+                                        {.gpu = how.number,
+                                         .rank = how.rank,
+                                         .workers = how.workers,
+                                         .bucket_bytes = 4096,  // A matrix of SmallConfig or more.
+                                         .windows_max = kWindowsMax});
   CHECK(trainer.ok()) << trainer.status().message();
   training->trainer = std::move(*trainer);
 }
@@ -381,6 +385,28 @@ TEST_F(TwoWorkersGpus, GoOnFromWhatAnySettingHasLeft) {
     for (const auto after : kZeros) {
       SCOPED_TRACE(TrainConfig::Zero_Name(before) + " to " + TrainConfig::Zero_Name(after));
       ExpectNear(TrainTwo(steps, 1, /*with_board=*/true, {.zero = after}, &half)[0], expected, 1e-5);
+    }
+  }
+}
+
+// What worker/language_trainer.h says, of one of so many workers. The layout pads SmallConfig's vocabulary to 128 rows
+// and each of its vectors to 64 elements.
+TEST_F(LanguageTrainerGpu, TakesTheMemoryOfTheFormula) {
+  const double width = 32, matrices = 2 * 12 * width * width, embeddings = (128 + 16) * width;
+  const double vectors = 2 * (6 * 64 + 128 + 128) + 2 * 64;
+  for (const uint32_t workers : {2, 3, 8}) {
+    for (const auto zero : kZeros) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers, " << TrainConfig::Zero_Name(zero));
+      const Training training =
+          Make(SmallConfig(), AdamW(), 5, {.precision = TrainConfig::BFLOAT16, .zero = zero, .workers = workers});
+      const LanguageMemory memory = training.trainer->GpuMemoryTaken().value();
+      const double all = memory.weights / 6;
+      EXPECT_EQ(all, embeddings + matrices + vectors);
+      const double few = 4.0 * workers * 12;  // What no even share has of at most 12 buckets.
+      EXPECT_NEAR(memory.optimizer, 8 * (zero == TrainConfig::NONE ? all : all / workers), 8 * few);
+      EXPECT_NEAR(memory.gradients / 4,
+                  zero == TrainConfig::GRADIENTS ? all / workers + embeddings + vectors + 2 * 4 * width * width : all,
+                  few);
     }
   }
 }
