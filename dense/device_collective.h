@@ -37,6 +37,14 @@ class DeviceCollective {
   // until the members are connected, which is at the first call. A graph can record it if all members record it, none
   // of them for the first time, and all replay it.
   virtual absl::Status AllReduceSum(float* values /*[n], GPU memory*/, int64_t n, const Stream& stream) = 0;
+  virtual absl::Status AllReduceSum(double* values /*[n], GPU memory*/, int64_t n, const Stream& stream) = 0;
+
+  // As AllReduceSum, but each member gets its share of the sums alone: to[i] becomes the sum of from[rank() * n + i].
+  // `to` may be from + rank() * n, and overlaps `from` nowhere else.
+  virtual absl::Status ReduceScatterSum(const float* from /*[size() * n], GPU memory*/, float* to /*[n], GPU memory*/,
+                                        int64_t n, const Stream& stream) = 0;
+  // The other half of an all-reduce: bytes [r * n, (r + 1) * n) become those of member r.
+  virtual absl::Status AllGather(void* values /*[size() * n] bytes, GPU memory*/, int64_t n, const Stream& stream) = 0;
 
   // Queues, as AllReduceSum: all[r] becomes member r's `mine`, of so many bytes on all members.
   virtual absl::Status AllGather(const void* mine /*[bytes]*/, void* all /*[size(), bytes]*/, int64_t bytes,
@@ -58,7 +66,7 @@ struct NcclOptions {
   uint32_t size = 1;
   std::string name = "gradients";  // Of the group among those that meet through one store.
   absl::Duration connect_timeout = absl::Seconds(60);
-  absl::Duration queue_timeout = absl::Minutes(10);  // Of AllReduceSum: how far apart members may be.
+  absl::Duration queue_timeout = absl::Minutes(10);  // Of queueing an operation: how far apart members may be.
   int ctas_max = 0;  // GPU multiprocessors that a sum may take from computation; 0: NCCL's choice.
   std::function<bool()> cancelled = nullptr;  // Asked while something is waited for, from the member's thread.
 };

@@ -94,16 +94,31 @@ class NcclCollective final : public DeviceCollective {
   uint32_t rank() const override { return options_.rank; }
   uint32_t size() const override { return options_.size; }
 
+  // Of bytes: each value is sent and received, on the average, once in and once out, and half of that where it is
+  // only summed or only gathered.
   absl::Status AllReduceSum(float* values, int64_t n, const Stream& stream) override {
-    if (!failure_.ok()) return failure_;
-    ++operations_;
-    if (n == 0) return absl::OkStatus();
-    const Operation operation([&] {  // Each value is sent and received, on the average, once in and once out.
-      return OperationCost{.name = "sum over GPUs", .bytes = 8.0 * static_cast<double>(n)};
+    return Queue("AllReduceSum", n, "sum over GPUs", 8.0 * static_cast<double>(n), [&] {
+      return ncclAllReduce(values, values, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, stream.get());
     });
-    const ncclResult_t queued =
-        ncclAllReduce(values, values, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, stream.get());
-    return Settle("AllReduceSum", queued, options_.queue_timeout, "stopped");
+  }
+  absl::Status AllReduceSum(double* values, int64_t n, const Stream& stream) override {
+    return Queue("AllReduceSum", n, "sum over GPUs", 16.0 * static_cast<double>(n), [&] {
+      return ncclAllReduce(values, values, static_cast<size_t>(n), ncclFloat64, ncclSum, comm_, stream.get());
+    });
+  }
+
+  absl::Status ReduceScatterSum(const float* from, float* to, int64_t n, const Stream& stream) override {
+    const double all = static_cast<double>(n) * options_.size;
+    return Queue("ReduceScatterSum", n, "shares of sums over GPUs", 4.0 * all, [&] {
+      return ncclReduceScatter(from, to, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, stream.get());
+    });
+  }
+
+  absl::Status AllGather(void* values, int64_t n, const Stream& stream) override {
+    const char* const own = static_cast<char*>(values) + options_.rank * n;
+    const double all = static_cast<double>(n) * options_.size;
+    return Queue("AllGather", n, "shares gathered from GPUs", all,
+                 [&] { return ncclAllGather(own, values, static_cast<size_t>(n), ncclUint8, comm_, stream.get()); });
   }
 
   absl::Status AllGather(const void* mine, void* all, int64_t bytes, const Stream& stream) override {
@@ -137,6 +152,16 @@ class NcclCollective final : public DeviceCollective {
 
  private:
   static constexpr char kCancelled[] = "was cancelled";
+
+  // Calls begin() for an operation of n elements, unless there are none.
+  template <typename Begin>
+  absl::Status Queue(const std::string& name, int64_t n, const char* profiled_as, double bytes, const Begin& begin) {
+    if (!failure_.ok()) return failure_;
+    ++operations_;
+    if (n == 0) return absl::OkStatus();
+    const Operation operation([&] { return OperationCost{.name = profiled_as, .bytes = bytes}; });
+    return Settle(name, begin(), options_.queue_timeout, "stopped");
+  }
 
   std::string Who() const { return absl::StrCat("rank ", options_.rank, " of ", options_.size); }
   std::string Key(absl::string_view what) const { return absl::StrCat("nccl/", options_.name, "/", what); }

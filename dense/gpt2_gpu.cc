@@ -20,6 +20,7 @@
 #include "dense/layer_norm_gpu.h"
 #include "dense/linear_gpu.h"
 #include "dense/softmax_loss_gpu.h"
+#include "dense/step_totals.h"
 #include "dense/token_embedding_gpu.h"
 
 namespace sparrow {
@@ -94,6 +95,18 @@ TensorForms FormsOf(const Gpt2Layout& layout) {
   return forms;
 }
 
+// Vectors of all blocks lie together, and are complete when the last of them is; the embeddings, when all is.
+std::vector<int64_t> CutsOf(const Gpt2Layout& layout, const DeviceLayout& places) {
+  const Gpt2Block& first = layout.blocks[0];
+  return {places.at(first.c_attn.weight.name).offset, places.at(first.ln_1.weight.name).offset};
+}
+
+// Where gradients of a ring of so many floats a bucket lie.
+std::vector<GradientSegment> RingOf(const Gpt2Layout& layout, const DeviceLayout& places, int64_t floats) {
+  return MakeGradientRing(
+      MakeGradientBuckets(places.Offsets(), places.size() + kStepTotals, floats, CutsOf(layout, places)));
+}
+
 class Gpt2Gpu final : public LanguageModelGpu {
  public:
   Gpt2Gpu(const v1::Gpt2& config, const Options& options, const Gpt2Layout& layout,
@@ -124,6 +137,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
                          .mlp_c_proj = linear(block.mlp_c_proj)});
     }
     decayed_ = blocks_[0].ln_1.weight.offset;
+    cuts_ = CutsOf(layout, places);
   }
 
   // Takes the memory of activations: of all logits if they fit, else of a half, a quarter, ...
@@ -159,6 +173,8 @@ class Gpt2Gpu final : public LanguageModelGpu {
 
   int64_t decayed() const override { return decayed_; }
 
+  std::vector<int64_t> gradient_cuts() const override { return cuts_; }
+
   void Loss(const Batch& batch, const Stream& stream) override {
     Begin(batch, /*training=*/false);
     Forward(stream);
@@ -170,7 +186,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
     if (batch.first) {  // Where gradients are only ever added to.
       const int64_t size = parameters_->layout().size();
       Zero(parameters_->gradients(wpe_), wpe_.rows * wpe_.cols, stream);
-      Zero(parameters_->gradients() + decayed_, size - decayed_, stream);
+      Zero(parameters_->gradients_at(decayed_), size - decayed_, stream);
     }
     Forward(stream);
     Head(stream);
@@ -188,6 +204,8 @@ class Gpt2Gpu final : public LanguageModelGpu {
                    GradientsOf(wpe_), stream);
     TellQueued({wte_, wpe_}, stream);
   }
+
+  uint64_t activation_bytes() const override { return memory_->size(); }
 
   std::string Describe() const override {
     return absl::StrFormat("activations of %.2f GiB, logits of %d of %d rows at a time; %s",
@@ -475,6 +493,7 @@ class Gpt2Gpu final : public LanguageModelGpu {
   Norm ln_f_;
   std::vector<Block> blocks_;
   int64_t decayed_ = 0;
+  std::vector<int64_t> cuts_;
   std::optional<DeviceBuffer<char>> memory_;
   Activations all_;
 
@@ -500,8 +519,14 @@ Gpt2Bytes Gpt2BytesGpu(const v1::Gpt2& config, const LanguageModelGpu::Options& 
   const double row = layers * e * width + kept * (e * 9 * width + 4 * heads) + kept_cheap * (e * 6 * width + 16) +
                      e * (config.dropout() > 0 ? 13 : 12) * width + 8;
   const double attention_rows = static_cast<double>(options.sequences_max) * std::ceil(config.context() / 64.0) * 64;
+  int64_t gradients = options.ring_floats > 0 ? 0 : places.size();
+  if (options.ring_floats > 0) {
+    for (const GradientSegment& segment : RingOf(layout, places, options.ring_floats)) {
+      gradients = std::max(gradients, segment.at + segment.end - segment.begin);
+    }
+  }
   Gpt2Bytes bytes{.weights = parameters * (e == 2 ? 6 : 4),
-                  .gradients = parameters * 4,
+                  .gradients = 4.0 * static_cast<double>(gradients),
                   .workspaces = kProductsWorkspaceBytes + 8 * heads * attention_rows +
                                 static_cast<double>(rows) * (20 + width / 4) +
                                 sizeof(float) * static_cast<double>(LayerNormWorkspaceFloats(rows, config.width()))};
@@ -538,9 +563,11 @@ absl::StatusOr<std::unique_ptr<LanguageModelGpu>> MakeGpt2Gpu(const v1::Gpt2& co
                                                    " at most; lower train.micro_batch_size"));
   }
   const Gpt2Layout layout(config);
-  ASSIGN_OR_RETURN(
-      DeviceParameters made,
-      DeviceParameters::Make(DeviceLayout(layout.parameters.parameters(), FormsOf(layout)), options.precision, stream));
+  DeviceLayout places(layout.parameters.parameters(), FormsOf(layout));
+  std::vector<GradientSegment> segments;
+  if (options.ring_floats > 0) segments = RingOf(layout, places, options.ring_floats);
+  ASSIGN_OR_RETURN(DeviceParameters made,
+                   DeviceParameters::Make(std::move(places), options.precision, stream, std::move(segments)));
   auto parameters = std::make_unique<DeviceParameters>(std::move(made));
   parameters->Set(model.weights(), stream);
   std::optional<ProductsGpu> products = ProductsGpu::Make(

@@ -33,7 +33,10 @@ class LanguageModelGpu : public GradientSource {
     uint64_t seed = 0;           // The model's, for dropout.
     bool deterministic = false;  // Nothing is chosen by its speed, so that two runs are bit-equal.
     std::string plan_file = "";  // Where the choices by speed are kept (dense/linear_gpu.h); empty: nowhere.
-    uint64_t spare_bytes = 0;    // Of GPU memory, left for others: logits are computed in slices if they must be.
+    // Not 0: gradients have room for those at hand alone (MakeGradientRing), in buckets of at least so many floats, and
+    // every micro batch is a first one.
+    int64_t ring_floats = 0;
+    uint64_t spare_bytes = 0;  // Of GPU memory, left for others: logits are computed in slices if they must be.
   };
 
   // A micro batch in GPU memory. So many sequences are computed; those from `counted` on are there to fill up (a graph
@@ -67,6 +70,9 @@ class LanguageModelGpu : public GradientSource {
   // AdamW's decay is for elements [0, decayed()) of parameters() alone.
   virtual int64_t decayed() const = 0;
 
+  // Of GPU memory, taken when it was made.
+  virtual uint64_t activation_bytes() const = 0;
+
   // For the log: how logits and attention are computed.
   virtual std::string Describe() const = 0;
 
@@ -81,7 +87,8 @@ class LanguageModelGpu : public GradientSource {
 // an element, L layers, width d, H heads, vocabulary V with its padding, P parameters with theirs, and logits of Q
 // rows:
 //
-//   weights      4 P, and their copy of 2 P where e is 2;  gradients  4 P
+//   weights      4 P, and their copy of 2 P where e is 2
+//   gradients    4 P, or what a ring has room for (Options.ring_floats)
 //   activations  of a block            R (e 10 d + 4 H), of which what takes a product or attention to compute is
 //                                      e 9 d + 4 H (qkv, attended, the middle sum, GELU's input), and its input e d
 //                what is cheap in it   R (e 6 d + 16) (both norms' outputs, GELU's output, two RowMoments)

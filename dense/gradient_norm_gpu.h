@@ -17,6 +17,13 @@ namespace sparrow {
 void GradientNormGpu(const float* gradients /*[size]*/, int64_t size, const DenseStepOptions* step /*[1]*/,
                      const ClipOptions& options, GridSums* sums, GradientClip* clip /*[1]*/, const Stream& stream);
 
+// The two halves of it, for gradients that are not in one piece: adds a piece's squares to *sum, and then says what
+// follows from the sum of all.
+void AddSquaresGpu(const float* gradients /*[size]*/, int64_t size, GridSums* sums, double* sum /*[1]*/,
+                   const Stream& stream);
+void ClipGpu(const double* sum_of_squares /*[1]*/, const DenseStepOptions* step /*[1]*/, const ClipOptions& options,
+             GradientClip* clip /*[1]*/, const Stream& stream);
+
 }  // namespace sparrow
 
 #endif  // SPARROW_DENSE_GRADIENT_NORM_GPU_H_

@@ -14,7 +14,7 @@ namespace sparrow {
 std::vector<GradientBucket> GradientReducer::Buckets(GradientSource* model, const Options& options) {
   const DeviceLayout& layout = model->parameters()->layout();
   return MakeGradientBuckets(layout.Offsets(), layout.size() + kStepTotals,
-                             options.bucket_bytes / static_cast<int64_t>(sizeof(float)));
+                             options.bucket_bytes / static_cast<int64_t>(sizeof(float)), model->gradient_cuts());
 }
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Make(GradientSource* model,
@@ -106,7 +106,23 @@ absl::Status GradientReducer::QueueSum(size_t bucket) {
   // An event that this step's backward has not recorded has passed long ago.
   sums_.WaitForOutside(progress_[bucket]->main_ready);
   sums_.WaitForOutside(progress_[bucket]->side_ready);
-  return collective_->AllReduceSum(model_->parameters()->gradients() + range.begin, range.end - range.begin, sums_);
+  float* const gradients = model_->parameters()->gradients();
+  if (!options_.shares) return collective_->AllReduceSum(gradients + range.begin, range.end - range.begin, sums_);
+  const BucketShares shares = SharesOf(range, model_->parameters()->layout().size(), collective_->size());
+  float* const first = gradients + shares.begin;
+  RETURN_IF_ERROR(collective_->ReduceScatterSum(first, first + collective_->rank() * shares.each, shares.each, sums_));
+  return collective_->AllReduceSum(gradients + shares.rest, range.end - shares.rest, sums_);
+}
+
+double GradientReducer::bytes_sent() const {
+  const double members = collective_->size();
+  const int64_t size = model_->parameters()->layout().size();
+  double floats = 0;  // On their way, of all members.
+  for (const GradientBucket& bucket : buckets_) {
+    const int64_t scattered = options_.shares ? SharesOf(bucket, size, collective_->size()).rest - bucket.begin : 0;
+    floats += (members - 1) * static_cast<double>(scattered + 2 * (bucket.end - bucket.begin - scattered));
+  }
+  return floats / members * sizeof(float);
 }
 
 absl::Status GradientReducer::Start() {

@@ -39,6 +39,9 @@ class GradientReducer {
     // The totals say whether gradients have overflowed, which is known at the end: PutTotals follows each Backward, and
     // the bucket of the totals is summed last. The same for all members.
     bool totals_last = false;
+    // Each member gets its share of the sums alone (SharesOf), and the totals; what the gradients are elsewhere is not
+    // specified.
+    bool shares = false;
   };
 
   // The buckets that Make will use, for members to compare (dense/reduction_terms.h).
@@ -76,6 +79,8 @@ class GradientReducer {
   absl::StatusOr<Result> Finish();
 
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
+  // What this member sends in a step's sums, on the average over members.
+  double bytes_sent() const;
 
  private:
   // What backward has told of a bucket so far, and the moments when its gradients are complete on each stream that has

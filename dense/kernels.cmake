@@ -5,7 +5,7 @@ target_include_directories(sparrow_product_plans PUBLIC ${CMAKE_SOURCE_DIR})
 
 # The CUDA half of this folder: needs CUDA and base/cuda only.
 if(SPARROW_HAS_CUDA)
-  add_library(sparrow_dense_kernels STATIC activation_gpu.cu attention_gpu.cu cast_gpu.cu column_sums.cu cross_gpu.cu dense_optimizer_gpu.cu gelu_gpu.cu gradient_norm_gpu.cu interaction_gpu.cu last_layer_gpu.cu layer_norm_gpu.cu loss_scale_gpu.cu softmax_loss_gpu.cu step_gate_gpu.cu step_totals_gpu.cu token_embedding_gpu.cu linear_gpu.cu)
+  add_library(sparrow_dense_kernels STATIC activation_gpu.cu add_floats.cu attention_gpu.cu cast_gpu.cu column_sums.cu cross_gpu.cu dense_optimizer_gpu.cu gelu_gpu.cu gradient_norm_gpu.cu interaction_gpu.cu last_layer_gpu.cu layer_norm_gpu.cu loss_scale_gpu.cu softmax_loss_gpu.cu step_gate_gpu.cu step_totals_gpu.cu token_embedding_gpu.cu linear_gpu.cu)
   add_library(sparrow::dense_kernels ALIAS sparrow_dense_kernels)
   add_library(sparrow_cublas_lt STATIC cublas_lt.cc)  # The library itself is loaded at run time.
   target_include_directories(sparrow_cublas_lt PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

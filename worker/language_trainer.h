@@ -18,6 +18,22 @@
 
 namespace sparrow {
 
+// Bytes that one of `workers` holds to train so many sequences at a time. With P parameters and k states of the
+// optimizer, on the CPU, in float32, with G gradients that a model with GRADIENTS has at hand in backward:
+//   weights 4 P;  gradients 4 P, with GRADIENTS 4 min(P, P / workers + G);  optimizer 4 k P, else than NONE over
+//   workers.
+// On a GPU, where P are padded (dense/device_layout.h), with E gradients of embeddings and vectors and B in a bucket:
+//   weights 4 P, and 2 P where products read 16 bits;  gradients 4 P, with GRADIENTS 4 (P / workers + E + 2 B);
+//   optimizer 4 k P, else than NONE over workers.
+struct LanguageMemory {
+  double weights = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;  // dense/language_model.h: Gpt2FloatsCpu
+
+  double total() const { return weights + gradients + optimizer + activations; }
+};
+
 // Not thread-safe. Errors are final.
 class LanguageTrainer {
  public:
@@ -26,6 +42,7 @@ class LanguageTrainer {
   // As BatchTrainer::Join: every worker of the job calls it, once, before Train. Gradients are then summed over workers
   // while the last micro batch's backward goes on: by a thread beside it on CPUs (but with TrainConfig.GRADIENTS, where
   // backward waits), and by GPUs where each worker has one of its own and there is NCCL.
+  // FailedPrecondition: LanguageTrainerParts.zero, and their GPUs cannot do so.
   virtual absl::Status Join(const Meeting& meeting) = 0;
 
   struct Step {
@@ -45,14 +62,16 @@ class LanguageTrainer {
     double backward_seconds = 0;  // With the head, where its two passes go together.
     double reduce_seconds = 0;    // That backward does not hide.
     double update_seconds = 0;
+    double bytes_sent = 0;  // Of gradients and weights, from this worker's GPU to others.
   };
   // This worker's part of a step, micro batch by micro batch; then gradients are summed over all workers, divided by
   // the targets of all, clipped and applied, the same on each. On CPUs each worker sums, and finds the norm of, its
   // slice of the gradients (dense/collective.h: EvenSlices). Then it has all slices before it updates all parameters,
   // or updates its slice and has all slices of those (TrainConfig.zero): to the bit the same, but for LAMB's ratios,
-  // whose sums have another order, and for GRADIENTS with more than one micro batch, which sums over workers first. A
-  // batch without sequences is legal; a step without any changes nothing. InvalidArgument: the loss or the norm is not
-  // finite; nothing has changed. Cancelled: stopped, and no weight has changed. Errors of the collective.
+  // whose sums have another order, and for GRADIENTS with more than one micro batch, which sums over workers first. On
+  // GPUs shares are those of dense/sharded_optimizer_gpu.h, and the norm may round otherwise. A batch without sequences
+  // is legal; a step without any changes nothing. InvalidArgument: the loss or the norm is not finite; nothing has
+  // changed. Cancelled: stopped, and no weight has changed. Errors of the collective.
   virtual absl::StatusOr<Result> Train(const Sequences& batch, const Step& step, Collective* collective) = 0;
 
   // What the loss is multiplied by from the next step on: a power of two, 1 at first. Results are those of the loss
@@ -62,10 +81,14 @@ class LanguageTrainer {
   // The sum of cross-entropies of this worker's sequences alone, without dropout. Cancelled: stopped.
   virtual absl::StatusOr<double> Loss(const Sequences& batch) = 0;
 
+  // Bytes of a GPU's memory that the trainer has taken; none where it takes the host's.
+  virtual std::optional<LanguageMemory> GpuMemoryTaken() const { return std::nullopt; }
+
   // Operations a second that the device could do at its peak (dense/peak_flops.h). 0: not known.
   virtual double PeakFlops() const = 0;
 
-  // Afterwards the model, or the optimizer, that the trainer was made with is as trained.
+  // Afterwards the model, or the optimizer, that the trainer was made with is as trained. All workers call both, in one
+  // order. Errors of the collective.
   virtual absl::Status CopyWeights() = 0;
   virtual absl::Status CopyOptimizer() = 0;
   absl::Status CopyToModel() {
@@ -79,9 +102,10 @@ class LanguageTrainer {
 struct LanguageTrainerParts {
   LanguageModel* model = nullptr;
   DenseOptimizer* optimizer = nullptr;
-  v1::TrainConfig::Zero zero = v1::TrainConfig::NONE;  // Not NONE: the optimizer is that of the worker's slice.
-  std::optional<double> clip_norm;                     // TrainConfig.clip_norm.
-  uint64_t micro_batch_size = 1;                       // Sequences at a time, in training and otherwise. REQUIRES: > 0.
+  // Not NONE: on a CPU the optimizer is that of the worker's slice. A GPU holds its share alone, of the whole one.
+  v1::TrainConfig::Zero zero = v1::TrainConfig::NONE;
+  std::optional<double> clip_norm;  // TrainConfig.clip_norm.
+  uint64_t micro_batch_size = 1;    // Sequences at a time, in training and otherwise. REQUIRES: > 0.
   // Asked of a step with targets before its update, with the mean loss and the norm of the mean's gradients, which are
   // the same on all workers, and may not be finite. False: it is not applied; an error ends it. Null: all are applied.
   std::function<absl::StatusOr<bool>(double loss, double gradient_norm)> accept = nullptr;
@@ -93,6 +117,9 @@ std::unique_ptr<LanguageTrainer> MakeCpuLanguageTrainer(const LanguageTrainerPar
 
 struct GpuLanguageTrainerOptions {
   int gpu = 0;                 // REQUIRES: below GpuCount().
+  uint32_t rank = 0;           // Of this worker,
+  uint32_t workers = 1;        // and how many the job has.
+  int64_t bucket_bytes = 0;    // Of gradients that GPUs sum at a time, at least; 0: what has proved best.
   uint64_t windows_max = 1;    // Sequences of a batch, in training and in evaluation, all of the model's context.
   std::string plan_file = "";  // Where the fastest matrix products are noted (dense/linear_gpu.h); empty: nowhere.
 };
@@ -100,7 +127,7 @@ struct GpuLanguageTrainerOptions {
 // precision and what is computed again. parts.model and parts.optimizer are where it begins. All GPU memory but that of
 // recorded graphs is taken here. REQUIRES: parts.optimizer is of the whole model. ResourceExhausted: memory of the GPU,
 // with numbers. InvalidArgument: sizes that a GPU does not take. FailedPrecondition: this GPU, or cuBLASLt, cannot be
-// used. Unimplemented: no CUDA in this build.
+// used. Unimplemented: LAMB with parts.zero, or no CUDA in this build.
 absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const LanguageTrainerParts& parts,
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options);
@@ -108,19 +135,7 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
 // InvalidArgument: the mean loss or the norm of a step is not finite, with both.
 absl::Status DivergedError(uint64_t step, double loss, double gradient_norm);
 
-// Bytes that one of `workers` holds on the CPU to train so many sequences at a time, in float32. With P parameters, of
-// which a model with GRADIENTS has G at hand in backward, and k states of the optimizer:
-//   weights 4 P;  gradients 4 P, with GRADIENTS 4 min(P, P / workers + G);  optimizer 4 k P, else than NONE over
-//   workers.
-struct LanguageMemory {
-  double weights = 0;
-  double gradients = 0;
-  double optimizer = 0;
-  double activations = 0;  // dense/language_model.h: Gpt2FloatsCpu
-
-  double total() const { return weights + gradients + optimizer + activations; }
-};
-// REQUIRES: job_check.h has passed the job.
+// On the CPU. REQUIRES: job_check.h has passed the job.
 LanguageMemory LanguageMemoryCpu(const v1::Job& job, uint32_t workers, uint64_t micro_batch_size);
 
 }  // namespace sparrow

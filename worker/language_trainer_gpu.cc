@@ -32,6 +32,8 @@
 #include "dense/grid_sum.h"
 #include "dense/model_gpu.h"
 #include "dense/peak_flops.h"
+#include "dense/shard_reducer.h"
+#include "dense/sharded_optimizer_gpu.h"
 #include "dense/step_gate_gpu.h"
 #include "worker/gpu_optimizer_state.h"
 #include "worker/gpu_reserve.h"
@@ -44,14 +46,19 @@ namespace {
 // ones.
 constexpr int64_t kBucketBytes = 100 << 20;
 constexpr double kMiB = 1 << 20;
-constexpr size_t kPartAlignment = 256;  // Bytes, of what lies in a micro batch's input.
+// Where gradients have room for two buckets.
+constexpr int64_t kRingBucketBytes = 25 << 20;
+constexpr absl::Duration kCollectiveTimeout = absl::Minutes(10);  // How far apart workers may be.
+constexpr size_t kPartAlignment = 256;                            // Bytes, of what lies in a micro batch's input.
 
 size_t Aligned(size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
 class GpuLanguageTrainer final : public LanguageTrainer {
  public:
-  GpuLanguageTrainer(const LanguageTrainerParts& parts, const v1::Job& job)
+  GpuLanguageTrainer(const LanguageTrainerParts& parts, const v1::Job& job, bool shards)
       : parts_(parts),
+        shards_(shards),
+        ring_(shards && parts.zero == v1::TrainConfig::GRADIENTS),
         precision_(PrecisionOf(job.train().precision())),
         micro_(static_cast<int64_t>(parts.micro_batch_size)),
         context_(job.model().gpt2().context()) {
@@ -59,20 +66,25 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   }
 
   ~GpuLanguageTrainer() override {
+    shard_reducer_.reset();
     reducer_.reset();       // Gives up what is under way, so that the stream does not wait for ever.
     stream_.Synchronize();  // What is queued still reads the pinned memory.
   }
 
   absl::Status Prepare(const v1::Job& job, const GpuLanguageTrainerOptions& options) {
     ASSIGN_OR_RETURN(const DenseRule rule, DenseRuleOf(job.train().optimizer()));
-    const size_t states = DenseStates(rule.kind) * parts_.model->weights().size() * sizeof(float);
-    const LanguageModelGpu::Options model_options{.precision = precision_,
-                                                  .recompute = job.train().recompute(),
-                                                  .sequences_max = micro_,
-                                                  .seed = job.train().seed(),
-                                                  .deterministic = job.train().deterministic(),
-                                                  .plan_file = options.plan_file,
-                                                  .spare_bytes = states + kGpuReserveBytes};
+    bucket_bytes_ = options.bucket_bytes > 0 ? options.bucket_bytes : ring_ ? kRingBucketBytes : kBucketBytes;
+    const size_t states = (DenseStates(rule.kind) + (ring_ ? 1 : 0)) * parts_.model->weights().size() * sizeof(float) /
+                          (shards_ ? options.workers : 1);
+    const LanguageModelGpu::Options model_options{
+        .precision = precision_,
+        .recompute = job.train().recompute(),
+        .sequences_max = micro_,
+        .seed = job.train().seed(),
+        .deterministic = job.train().deterministic(),
+        .plan_file = options.plan_file,
+        .ring_floats = ring_ ? bucket_bytes_ / static_cast<int64_t>(sizeof(float)) : 0,
+        .spare_bytes = states + kGpuReserveBytes};
     const size_t free_before = GpuMemoryNow().free;
     const Gpt2Bytes bytes = Gpt2BytesGpu(job.model().gpt2(), model_options, free_before);
     const double needed = bytes.total() + static_cast<double>(states);
@@ -86,11 +98,19 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     }
     ASSIGN_OR_RETURN(model_, MakeGpt2Gpu(job.model().gpt2(), *parts_.model, model_options, stream_));
     const DeviceLayout& layout = model_->parameters()->layout();
-    optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_, layout.Matrices());
-    if (!optimizer_.has_value()) {
-      return GpuIsOutOfMemory(absl::StrCat("the optimizer's state needs ", states, " bytes"));
+    if (shards_) {
+      ASSIGN_OR_RETURN(sharded_,
+                       ShardedOptimizerGpu::Make(
+                           rule, model_->parameters(), GradientReducer::Buckets(model_.get(), ReducerOptions()),
+                           {.rank = options.rank, .members = options.workers, .keeps_sums = ring_}, stream_));
+      sharded_->SetState(parts_.optimizer);
+    } else {
+      optimizer_ = DenseOptimizerGpu::Make(rule, layout.size(), stream_, layout.Matrices());
+      if (!optimizer_.has_value()) {
+        return GpuIsOutOfMemory(absl::StrCat("the optimizer's state needs ", states, " bytes"));
+      }
+      OptimizerStateToGpu(parts_.optimizer, layout, &*optimizer_, stream_);
     }
-    OptimizerStateToGpu(parts_.optimizer, layout, &*optimizer_, stream_);
 
     tokens_bytes_ = Aligned(static_cast<size_t>(micro_ * context_) * sizeof(uint16_t));
     input_bytes_ = 2 * tokens_bytes_ + Aligned(model_->places_bytes());
@@ -112,12 +132,23 @@ class GpuLanguageTrainer final : public LanguageTrainer {
 
   absl::Status Join(const Meeting& meeting) override {
     if (meeting.collective->size() == 1) return absl::OkStatus();
-    // Norms and biases lie behind all other parameters, so in the first bucket, and are complete last: so that bucket
-    // is summed last.
-    const GradientReducer::Options options{.bucket_bytes = kBucketBytes, .totals_last = true};
+    const GradientReducer::Options options = ReducerOptions();
     ASSIGN_OR_RETURN(device_collective_, MeetGpus(GradientReducer::Buckets(model_.get(), options), meeting));
-    if (device_collective_ == nullptr) return absl::OkStatus();
-    ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), options, stream_));
+    if (device_collective_ == nullptr) {
+      if (!shards_) return absl::OkStatus();
+      return absl::FailedPreconditionError(
+          absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts_.zero),
+                       ", which GPUs do through NCCL alone, each worker with a GPU of its own, and here sums would go "
+                       "through the host; leave it out, or start the workers with --device cpu"));
+    }
+    if (shards_) sharded_->Join(device_collective_.get());
+    if (ring_) {
+      ASSIGN_OR_RETURN(shard_reducer_, ShardReducer::Make(model_.get(), device_collective_.get(),
+                                                          GradientReducer::Buckets(model_.get(), options),
+                                                          sharded_->sums(), kCollectiveTimeout, stream_));
+    } else {
+      ASSIGN_OR_RETURN(reducer_, GradientReducer::Make(model_.get(), device_collective_.get(), options, stream_));
+    }
     return absl::OkStatus();
   }
 
@@ -132,7 +163,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     SetControl(batch.targets.size(), step);
     begin_.Record(stream_);
     internal::FillDevice(&outcome_.device.data()->loss_sum, 0, sizeof(double), stream_);
-    if (batch.count() == 0) {
+    if (batch.count() == 0 && !ring_) {
       internal::FillDevice(model_->parameters()->gradients(), 0,
                            static_cast<size_t>(model_->parameters()->layout().size()) * sizeof(float), stream_);
     }
@@ -141,23 +172,29 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     const absl::StatusOr<size_t> micros = QueueMicroBatches(batch, [&](size_t m, LanguageModelGpu::Batch micro) {
       PutPlaces(m, {.step = step.step, .first_sequence = step.first_sequence + m * parts_.micro_batch_size});
       Upload(m);
-      micro.first = m == 0;
+      micro.first = m == 0 || ring_;
       RETURN_IF_ERROR(Run(Pass::kForward, micro));
       marks_[m]->forward.Record(stream_);
-      RETURN_IF_ERROR(Run(m + 1 == last && reducer_ != nullptr ? Pass::kBackwardAndSums : Pass::kBackward, micro));
+      if (ring_) {
+        RETURN_IF_ERROR(Annotate(BackwardAndSumShares(m == 0, micro), "summing the gradients"));
+      } else {
+        RETURN_IF_ERROR(Run(m + 1 == last && reducer_ != nullptr ? Pass::kBackwardAndSums : Pass::kBackward, micro));
+      }
       marks_[m]->backward.Record(stream_);
       return absl::OkStatus();
     });
     if (!micros.ok()) {
+      if (ring_) device_collective_->GiveUp();  // What is queued waits for the others' sums.
       stream_.Synchronize();
       return micros.status();
     }
+    if (ring_) RETURN_IF_ERROR(Annotate(SumSharesOfNothing(*micros, step), "summing the gradients"));
     result.targets = batch.targets.size();
     if (!alone) {
-      if (reducer_ == nullptr) {
+      if (device_collective_ == nullptr) {
         RETURN_IF_ERROR(ReduceThroughHost(collective, &result));
       } else {
-        if (batch.count() == 0) ReduceBackward([] {});
+        if (batch.count() == 0 && !ring_) ReduceBackward([] {});
         RETURN_IF_ERROR(Annotate(ReduceOnGpus(&result), "summing the gradients"));
         result.targets = step.sequences * static_cast<uint64_t>(context_);
       }
@@ -165,13 +202,13 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     }
     reduced_.Record(stream_);
     if (result.targets > 0) {
-      QueueNorm();
+      RETURN_IF_ERROR(QueueNorm());
       ASSIGN_OR_RETURN(result.refused, IsRefused(result.targets));
-      if (!result.refused) QueueUpdate();
+      if (!result.refused) RETURN_IF_ERROR(QueueUpdate(&result));
     }
     outcome_.Fetch(1, stream_);
     ended_.Record(stream_);
-    stream_.Synchronize();
+    RETURN_IF_ERROR(WaitForStream());
     if (OperationListener* const listener = OperationListenerNow(); listener != nullptr) listener->StepEnds();
 
     const Event* before = &begin_;
@@ -202,14 +239,33 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return outcome_.host.data()->loss_sum;
   }
 
+  std::optional<LanguageMemory> GpuMemoryTaken() const override {
+    DeviceParameters* const parameters = model_->parameters();
+    const double size = static_cast<double>(parameters->layout().size());
+    const double states = static_cast<double>(parts_.optimizer->states().size());
+    return LanguageMemory{
+        .weights = size * (sizeof(float) + (parameters->copy() != nullptr ? sizeof(uint16_t) : 0)),
+        .gradients = static_cast<double>(parameters->gradient_memory()->size() * sizeof(float) +
+                                         (shards_ ? sharded_->sums_bytes() : 0)),
+        .optimizer = shards_ ? static_cast<double>(sharded_->state_bytes()) : states * size * sizeof(float),
+        .activations = static_cast<double>(model_->activation_bytes())};
+  }
+
   double PeakFlops() const override { return sparrow::PeakFlops(GpuName(), precision_); }
 
   absl::Status CopyWeights() override {
+    if (shards_ && device_collective_ != nullptr) {
+      RETURN_IF_ERROR(Annotate(sharded_->GatherWeights(), "gathering the weights"));
+      RETURN_IF_ERROR(Annotate(WaitForStream(), "gathering the weights"));
+    }
     model_->parameters()->Get(parts_.model->weights(), stream_);
     return absl::OkStatus();
   }
 
   absl::Status CopyOptimizer() override {
+    if (shards_) {
+      return Annotate(sharded_->CopyState(parts_.optimizer, kCollectiveTimeout), "gathering the optimizer's state");
+    }
     OptimizerStateFromGpu(&*optimizer_, model_->parameters()->layout(), parts_.optimizer, stream_);
     return absl::OkStatus();
   }
@@ -229,6 +285,19 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     Event forward;
     Event backward;
   };
+
+  // Norms and biases are complete last, and lie behind all other parameters, so in the first bucket: so that one is
+  // summed last.
+  GradientReducer::Options ReducerOptions() const {
+    return {.bucket_bytes = bucket_bytes_, .timeout = kCollectiveTimeout, .totals_last = true, .shares = shards_};
+  }
+
+  // For all that is queued. With other workers' shares on their way one that has gone is noticed.
+  absl::Status WaitForStream() {
+    if (shards_ && device_collective_ != nullptr) return device_collective_->Wait(stream_, kCollectiveTimeout);
+    stream_.Synchronize();
+    return absl::OkStatus();
+  }
 
   // The step before is over, so that the pinned memory is free.
   void SetControl(uint64_t targets, const Step& step) {
@@ -271,14 +340,18 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     internal::CopyToDevice(input_.data(), staged_.data() + m * input_bytes_, input_bytes_, stream_);
   }
 
+  void PointToUpload(LanguageModelGpu::Batch* batch) {
+    batch->tokens = reinterpret_cast<const uint16_t*>(input_.data());
+    batch->targets = reinterpret_cast<const uint16_t*>(input_.data() + tokens_bytes_);
+    batch->places = input_.data() + 2 * tokens_bytes_;
+    batch->loss_scale = &control_.device.data()->loss_scale;
+    batch->loss_sum = &outcome_.device.data()->loss_sum;
+  }
+
   // A pass of the micro batch that was uploaded last. The first of a kind is not recorded, as products choose then how
   // to compute, and a kind that never comes again costs no graph.
   absl::Status Run(Pass pass, LanguageModelGpu::Batch batch) {
-    batch.tokens = reinterpret_cast<const uint16_t*>(input_.data());
-    batch.targets = reinterpret_cast<const uint16_t*>(input_.data() + tokens_bytes_);
-    batch.places = input_.data() + 2 * tokens_bytes_;
-    batch.loss_scale = &control_.device.data()->loss_scale;
-    batch.loss_sum = &outcome_.device.data()->loss_sum;
+    PointToUpload(&batch);
     const auto queue = [&] {
       switch (pass) {
         case Pass::kLoss:
@@ -310,20 +383,35 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
+  GradientReducer::Totals Totals() {
+    return {.loss_sum = &outcome_.device.data()->loss_sum, .samples = &control_.device.data()->targets};
+  }
+
   // The last backward pass of a step.
   void ReduceBackward(absl::FunctionRef<void()> backward) {
-    const GradientReducer::Totals totals{.loss_sum = &outcome_.device.data()->loss_sum,
-                                         .samples = &control_.device.data()->targets};
-    reducer_->Backward(totals, backward);
-    reducer_->PutTotals(totals);
+    reducer_->Backward(Totals(), backward);
+    reducer_->PutTotals(Totals());
+  }
+
+  // Backward of the micro batch that was uploaded last, of those that are summed each by itself.
+  absl::Status BackwardAndSumShares(bool first, LanguageModelGpu::Batch batch) {
+    PointToUpload(&batch);
+    return shard_reducer_->Backward(first, [&] { model_->Backward(batch, stream_); });
+  }
+  // For the micro batches that other workers have and this one has not, from number `m` on.
+  absl::Status SumSharesOfNothing(size_t m, const Step& step) {
+    const uint64_t all = (step.sequences_max + parts_.micro_batch_size - 1) / parts_.micro_batch_size;
+    for (; m < all; ++m) RETURN_IF_ERROR(shard_reducer_->BackwardOfNothing(m == 0));
+    return absl::OkStatus();
   }
 
   absl::Status ReduceOnGpus(Result* result) {
-    RETURN_IF_ERROR(reducer_->Start());
-    ASSIGN_OR_RETURN(const GradientReducer::Result sums, reducer_->Finish());
+    if (!ring_) RETURN_IF_ERROR(reducer_->Start());
+    ASSIGN_OR_RETURN(const GradientReducer::Result sums, ring_ ? shard_reducer_->Finish(Totals()) : reducer_->Finish());
     outcome_.host.data()->loss_sum = sums.totals.loss;
     outcome_.Upload(1, stream_);
     result->reduce_seconds = sums.exposed_seconds;
+    result->bytes_sent = ring_ ? shard_reducer_->bytes_sent() : reducer_->bytes_sent();
     return absl::OkStatus();
   }
 
@@ -347,10 +435,14 @@ class GpuLanguageTrainer final : public LanguageTrainer {
     return absl::OkStatus();
   }
 
-  void QueueNorm() {
+  absl::Status QueueNorm() {
     DeviceParameters* const parameters = model_->parameters();
-    GradientNormGpu(parameters->gradients(), parameters->layout().size(), &control_.device.data()->options, clip_,
-                    norm_sums_.device.data(), &outcome_.device.data()->clip, stream_);
+    const DenseStepOptions* const options = &control_.device.data()->options;
+    GradientClip* const clip = &outcome_.device.data()->clip;
+    if (shards_) return Annotate(sharded_->Norm(options, clip_, clip), "summing the norm of gradients");
+    GradientNormGpu(parameters->gradients(), parameters->layout().size(), options, clip_, norm_sums_.device.data(),
+                    clip, stream_);
+    return absl::OkStatus();
   }
 
   // By what has been fetched last.
@@ -363,7 +455,7 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   absl::StatusOr<bool> IsRefused(uint64_t targets) {
     if (!parts_.accept) return false;
     outcome_.Fetch(1, stream_);
-    stream_.Synchronize();
+    RETURN_IF_ERROR(WaitForStream());
     if (Overflowed()) return false;
     const Outcome& outcome = *outcome_.host.data();
     ASSIGN_OR_RETURN(const bool accepted,
@@ -372,31 +464,39 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   }
 
   // Clips and updates, unless the loss or the norm is not finite.
-  void QueueUpdate() {
+  absl::Status QueueUpdate(Result* result) {
     DeviceParameters* const parameters = model_->parameters();
     DenseStepOptions* const options = &control_.device.data()->options;
     GradientClip* const clip = &outcome_.device.data()->clip;
     GateStepGpu(&outcome_.device.data()->loss_sum, /*not_finite=*/nullptr, &options->gradient_scale, stream_);
-    optimizer_->Step({.weights = parameters->weights(),
-                      .gradients = parameters->gradients(),
-                      .copy_type = WeightCopyOf(precision_),
-                      .copy = parameters->copy(),
-                      .options = options,
-                      .clip = clip,
-                      .decayed = model_->decayed(),
-                      .skip_unless_finite = true,
-                      .weights_ready = true},
-                     stream_);
+    const DenseOptimizerGpu::StepArguments step{.weights = parameters->weights(),
+                                                .gradients = shards_ ? nullptr : parameters->gradients(),
+                                                .copy_type = WeightCopyOf(precision_),
+                                                .copy = parameters->copy(),
+                                                .options = options,
+                                                .clip = clip,
+                                                .decayed = model_->decayed(),
+                                                .skip_unless_finite = true,
+                                                .weights_ready = true};
+    if (shards_) {
+      result->bytes_sent += sharded_->bytes_sent();
+      return Annotate(sharded_->Update(step), "gathering the weights");
+    }
+    optimizer_->Step(step, stream_);
+    return absl::OkStatus();
   }
 
   const LanguageTrainerParts parts_;
+  const bool shards_;  // Over workers: parts_.zero, where there are several.
+  const bool ring_;    // With shards_, of gradients too: of others than this worker's there are those at hand alone.
+  int64_t bucket_bytes_ = 0;
   const Precision precision_;
   const int64_t micro_;  // Windows.
   const int64_t context_;
   ClipOptions clip_;
   Stream stream_;
   std::unique_ptr<LanguageModelGpu> model_;
-  std::optional<DenseOptimizerGpu> optimizer_;
+  std::optional<DenseOptimizerGpu> optimizer_;  // None with shards_.
   float loss_scale_ = 1;
 
   // A micro batch's input: tokens, targets, places of dropout.
@@ -414,6 +514,8 @@ class GpuLanguageTrainer final : public LanguageTrainer {
   std::vector<std::unique_ptr<Marks>> marks_;            // [micro batches]
   std::unique_ptr<DeviceCollective> device_collective_;  // Null: gradients are summed through the host.
   std::unique_ptr<GradientReducer> reducer_;             // Over device_collective_.
+  std::unique_ptr<ShardedOptimizerGpu> sharded_;         // Of shards_, over device_collective_.
+  std::unique_ptr<ShardReducer> shard_reducer_;          // Instead of reducer_ with ring_.
   std::vector<float> gradients_;  // [parameters], in the GPU's layout, to be summed over workers.
 };
 
@@ -423,6 +525,13 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
                                                                         const v1::Job& job,
                                                                         const GpuLanguageTrainerOptions& options) {
   const auto on = [&] { return absl::StrCat("cuda:", options.gpu); };
+  const bool shards = parts.zero != v1::TrainConfig::NONE && options.workers > 1;
+  if (shards && job.train().optimizer().kind_case() == v1::OptimizerConfig::kLamb) {
+    return absl::UnimplementedError(
+        absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(parts.zero),
+                     ", which GPUs do not do with train.optimizer.lamb; leave it out, take adamw, or start the workers "
+                     "with --device cpu"));
+  }
   if (const std::string absence = CublasLtAbsence(); !absence.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(on(), ": cuBLASLt cannot be loaded: ", absence));
   }
@@ -432,7 +541,7 @@ absl::StatusOr<std::unique_ptr<LanguageTrainer>> MakeGpuLanguageTrainer(const La
   LOG(INFO) << job.name() << ": trains on GPU " << options.gpu << ", " << GpuName() << ", in "
             << v1::TrainConfig::Precision_Name(job.train().precision());
   RETURN_IF_ERROR(Annotate(CheckGpuReserve("others leave too little"), on()));
-  auto trainer = std::make_unique<GpuLanguageTrainer>(parts, job);
+  auto trainer = std::make_unique<GpuLanguageTrainer>(parts, job, shards);
   RETURN_IF_ERROR(Annotate(trainer->Prepare(job, options), on()));
   return trainer;
 }

@@ -102,20 +102,21 @@ class LanguageTraining final : public TrainingRun {
     const v1::TrainConfig& train = job_.train();
     const v1::Gpt2& gpt2 = job_.model().gpt2();
     LanguageMemory memory = LanguageMemoryCpu(job_, in_.task.workers(), MicroBatch());
-    if (in_.device.gpu.has_value()) memory.activations = 0;  // Are in its memory, which the trainer looks at.
+    if (in_.device.gpu.has_value()) {
+      v1::Job whole = job_;
+      whole.mutable_train()->clear_zero();  // Which is for the GPU's memory.
+      memory = LanguageMemoryCpu(whole, in_.task.workers(), MicroBatch());
+      memory.activations = 0;  // Are in its memory, which the trainer looks at.
+    }
     const uint64_t available = AvailableMemoryBytes();
     const std::string needs = absl::StrFormat(
         "model.gpt2 of %.0f parameters needs %.1f MiB for weights + %.1f MiB for gradients + %.1f MiB for the "
         "optimizer (train.zero %s, %d workers) + %.1f MiB for the activations of %d windows of %d tokens",
         memory.weights / sizeof(float), memory.weights / kMiB, memory.gradients / kMiB, memory.optimizer / kMiB,
-        v1::TrainConfig::Zero_Name(train.zero()), in_.task.workers(), memory.activations / kMiB, MicroBatch(),
-        gpt2.context());
+        v1::TrainConfig::Zero_Name(in_.device.gpu.has_value() ? v1::TrainConfig::NONE : train.zero()),
+        in_.task.workers(), memory.activations / kMiB, MicroBatch(), gpt2.context());
     LOG(INFO) << job_.name() << ": " << needs;
-    for (const auto& [part, bytes] :
-         {std::pair("weights", memory.weights), std::pair("gradients", memory.gradients),
-          std::pair("optimizer", memory.optimizer), std::pair("activations", memory.activations)}) {
-      metrics_.ModelBytes(part).Set(bytes);
-    }
+    Publish(memory);
     if (memory.total() <= static_cast<double>(available)) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%s, and this machine has %.1f MiB available; lower train.micro_batch_size, set train.recompute to BLOCKS, %s"
@@ -124,13 +125,16 @@ class LanguageTraining final : public TrainingRun {
         in_.device.gpu.has_value() ? "" : "train.zero to OPTIMIZER_STATE, "));
   }
 
+  void Publish(const LanguageMemory& memory) const {
+    for (const auto& [part, bytes] :
+         {std::pair("weights", memory.weights), std::pair("gradients", memory.gradients),
+          std::pair("optimizer", memory.optimizer), std::pair("activations", memory.activations)}) {
+      metrics_.ModelBytes(part).Set(bytes);
+    }
+  }
+
   absl::Status MakeTrainer() {
     const v1::TrainConfig& train = job_.train();
-    if (in_.device.gpu.has_value() && train.zero() != v1::TrainConfig::NONE && in_.task.workers() > 1) {
-      return absl::UnimplementedError(absl::StrCat("train.zero is ", v1::TrainConfig::Zero_Name(train.zero()),
-                                                   ", which several workers do on CPUs alone; leave it out, or start "
-                                                   "the workers with --device cpu"));
-    }
     RETURN_IF_ERROR(CheckMemory());
     model_ = MakeGpt2(job_.model().gpt2(), train.recompute(), train.seed());
     ASSIGN_OR_RETURN(optimizer_, MakeDenseOptimizer(train.optimizer(), *model_, OptimizersSlice()));
@@ -160,17 +164,31 @@ class LanguageTraining final : public TrainingRun {
     }
     uint64_t windows_max = PartOfWorker(train.batch_size());
     if (job_.data().has_test()) windows_max = std::max(windows_max, PartOfWorker(job_.eval().batch_size()));
-    ASSIGN_OR_RETURN(
-        trainer_, MakeGpuLanguageTrainer(
-                      parts, job_, {.gpu = *in_.device.gpu, .windows_max = windows_max, .plan_file = in_.plan_file}));
+    ASSIGN_OR_RETURN(trainer_, MakeGpuLanguageTrainer(parts, job_,
+                                                      {.gpu = *in_.device.gpu,
+                                                       .rank = in_.task.rank(),
+                                                       .workers = in_.task.workers(),
+                                                       .windows_max = windows_max,
+                                                       .plan_file = in_.plan_file}));
+    if (const std::optional<LanguageMemory> memory = trainer_->GpuMemoryTaken(); memory.has_value()) {
+      LOG(INFO) << absl::StrFormat(
+          "%s: the GPU has %.1f MiB of weights + %.1f MiB of gradients + %.1f MiB of the optimizer (train.zero %s, %d "
+          "workers) + %.1f MiB of activations",
+          job_.name(), memory->weights / kMiB, memory->gradients / kMiB, memory->optimizer / kMiB,
+          v1::TrainConfig::Zero_Name(train.zero()), in_.task.workers(), memory->activations / kMiB);
+      Publish(*memory);
+    }
     peak_tokens_per_second_ = trainer_->PeakFlops() * in_.task.workers() / Gpt2FlopsPerToken(job_.model().gpt2());
     return absl::OkStatus();
   }
 
-  // Elements of the model's vector whose optimizer state this worker holds.
+  // Whether optimizer_ is that of a slice. What a GPU shares out, its trainer puts together, as checkpoints have it.
+  bool HoldsSlice() const { return job_.train().zero() != v1::TrainConfig::NONE && !in_.device.gpu.has_value(); }
+
+  // Elements of the model's vector whose optimizer state this worker holds in the host's memory.
   Slice OptimizersSlice() const {
     const uint64_t size = model_->weights().size();
-    if (job_.train().zero() == v1::TrainConfig::NONE) return {0, size};
+    if (!HoldsSlice()) return {0, size};
     return SliceOf(EvenSlices(size, in_.task.workers()), in_.task.rank());
   }
 
@@ -305,6 +323,7 @@ class LanguageTraining final : public TrainingRun {
       if (collective_->size() > 1) metrics_.exposed_allreduce_seconds.Observe(result.reduce_seconds);
       metrics_.slice_bytes.Add(static_cast<double>(
           collective_->slice_bytes_sent() - std::exchange(slice_bytes_counted_, collective_->slice_bytes_sent())));
+      metrics_.slice_bytes.Add(result.bytes_sent);
       Book(batch, result, steps_total, seconds);
       metrics_.input_bytes.Add(
           static_cast<double>(train_->bytes_read() - std::exchange(bytes_counted, train_->bytes_read())));
@@ -488,7 +507,7 @@ class LanguageTraining final : public TrainingRun {
     if (!IsFirst() && !shared) return absl::OkStatus();
     RETURN_IF_ERROR(trainer_->CopyOptimizer());
     std::unique_ptr<DenseOptimizer> whole;
-    if (shared) {
+    if (HoldsSlice()) {
       ASSIGN_OR_RETURN(whole, GatherOptimizer(job_.train().optimizer(), *model_, optimizer_.get(), collective_.get()));
     }
     if (!IsFirst()) return absl::OkStatus();

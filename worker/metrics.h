@@ -51,7 +51,8 @@ struct WorkerMetrics {
             "ended the job: a few are strange data, a steady rise is training that diverges.")),
         slice_bytes(metrics->AddCounter(
             "sparrow_worker_slice_bytes_total",
-            "Bytes of gradients and weights that this worker has sent to others (language models on CPUs alone): 8 "
+            "Bytes of gradients and weights that this worker has sent to others (language models on CPUs, or between "
+            "GPUs): 8 "
             "(workers - 1) / workers a parameter and step, more with train.zero GRADIENTS and several micro batches; a "
             "rise beside the allreduce part of a step means that the network binds.")),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
@@ -185,11 +186,11 @@ struct WorkerMetrics {
 
   // By part: weights, gradients, optimizer, activations. Served from the first call on.
   Gauge ModelBytes(const char* part) const {
-    return metrics_->AddGauge("sparrow_worker_model_bytes",
-                              "Bytes of this machine's memory that the language model in training takes by formula, by "
-                              "part (activations: 0 where a GPU has them); more of them than the machine has end the "
-                              "job at its start.",
-                              {{"part", part}});
+    return metrics_->AddGauge(
+        "sparrow_worker_model_bytes",
+        "Bytes of memory, on a GPU of that, that the language model in training takes by formula, "
+        "by part; more of them than there are end the job at its start.",
+        {{"part", part}});
   }
 
  private:

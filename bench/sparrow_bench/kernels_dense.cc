@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dense/activation_gpu.h"
+#include "dense/add_floats.h"
 #include "dense/cast_gpu.h"
 #include "dense/cross_gpu.h"
 #include "dense/dense_optimizer_gpu.h"
@@ -132,6 +133,31 @@ void MeasureNorm(KernelBench* bench) {
                       [&] {
                         GradientNormGpu(gradients.floats(), kParameters, options.data(), {.max_norm = 1}, sums->data(),
                                         clip.data(), stream);
+                      },
+                  .result = clip.data(),
+                  .result_bytes = sizeof(GradientClip)});
+  DeviceBuffer<float> added = Allocate<float>(kParameters);
+  bench->Measure({.name = "add_floats",
+                  .kernels = "AddFloatsKernel",
+                  .rows = kParameters,
+                  .bytes = 12.0 * kParameters,
+                  .run =
+                      [&] {
+                        added.Fill(0, stream);
+                        AddFloatsGpu(gradients.floats(), kParameters, added.data(), stream);
+                      },
+                  .result = added.data(),
+                  .result_bytes = kParameters * sizeof(float)});
+  DeviceBuffer<double> squares = Allocate<double>(1);
+  bench->Measure({.name = "gradient_norm_of_a_piece",
+                  .kernels = "AddSquaresKernel ClipKernel",
+                  .rows = kParameters,
+                  .bytes = 4.0 * kParameters,
+                  .run =
+                      [&] {
+                        squares.Fill(0, stream);
+                        AddSquaresGpu(gradients.floats(), kParameters, sums->data(), squares.data(), stream);
+                        ClipGpu(squares.data(), options.data(), {.max_norm = 1}, clip.data(), stream);
                       },
                   .result = clip.data(),
                   .result_bytes = sizeof(GradientClip)});

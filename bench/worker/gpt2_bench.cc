@@ -4,7 +4,8 @@
 // bound: the products' operations at the GPU's peak (model FLOP utilization; dense/language_model.h says what is
 // counted). bench/peers/gpt2_step.py is the same step in PyTorch. With --gpus, so many workers, threads of this
 // process, each with a GPU and --windows windows of its own, sum their gradients between the GPUs; tokens/s are those
-// of all, and the time is rank 0's. With --host through the host instead.
+// of all, and the time is rank 0's. With --host through the host instead. With --zero each holds only a
+// share of the optimizer's state, or of the gradients too. GiB are what is gone of rank 0's GPU since before the model.
 
 #include <algorithm>
 #include <charconv>
@@ -37,6 +38,7 @@ constexpr char kUsage[] =
     "worker_gpt2_bench [--model 124M|355M|774M|shakespeare] [--windows N] [--micro N] [--steps N] [--warm-up N]\n"
     "                  [--precision BFLOAT16|FLOAT16|TF32|FULL] [--recompute NOTHING|CHEAP|BLOCKS] [--dropout SHARE]\n"
     "                  [--deterministic] [--profile] [--plan-file FILE] [--gpus N] [--host]\n"
+    "                  [--zero NONE|OPTIMIZER_STATE|GRADIENTS]\n"
     "--profile: also what each operation of a step takes, summed over the layers, against its bound.\n";
 
 struct Size {
@@ -61,6 +63,7 @@ struct Flags {
   bool deterministic = false;
   bool profile = false;
   bool host = false;
+  std::string zero = "NONE";
   std::string plan_file;
 };
 
@@ -89,6 +92,8 @@ bool ParseFlags(int argc, char** argv, Flags* flags) {
       flags->precision = value;
     } else if (name == "--recompute") {
       flags->recompute = value;
+    } else if (name == "--zero") {
+      flags->zero = value;
     } else if (name == "--plan-file") {
       flags->plan_file = value;
     } else if (name == "--dropout") {
@@ -157,7 +162,7 @@ void PrintProfile(const bench::Roofline& roofline) {
 }
 
 v1::Job JobOf(const Flags& flags, const Size& size, v1::TrainConfig::Precision precision,
-              v1::TrainConfig::Recompute recompute) {
+              v1::TrainConfig::Recompute recompute, v1::TrainConfig::Zero zero) {
   v1::Job job;
   job.set_name("gpt2_" + flags.model);
   v1::Gpt2* const config = job.mutable_model()->mutable_gpt2();
@@ -170,6 +175,7 @@ v1::Job JobOf(const Flags& flags, const Size& size, v1::TrainConfig::Precision p
   v1::TrainConfig* const train = job.mutable_train();
   train->set_precision(precision);
   train->set_recompute(recompute);
+  train->set_zero(zero);
   train->set_deterministic(flags.deterministic);
   train->mutable_optimizer()->set_learning_rate(3e-4);
   train->mutable_optimizer()->mutable_adamw()->set_weight_decay(0.1);
@@ -186,11 +192,18 @@ absl::Status Run(const Flags& flags, const v1::Job& job, uint32_t rank, MapStore
   UseGpu(static_cast<int>(rank));
   const size_t free_before = GpuMemoryNow().free;
   const uint64_t micro = flags.micro == 0 ? flags.windows : flags.micro;
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<LanguageTrainer> trainer,
-      MakeGpuLanguageTrainer(
-          {.model = model.get(), .optimizer = optimizer.get(), .clip_norm = 1.0, .micro_batch_size = micro}, job,
-          {.gpu = static_cast<int>(rank), .windows_max = flags.windows, .plan_file = flags.plan_file}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LanguageTrainer> trainer,
+                   MakeGpuLanguageTrainer({.model = model.get(),
+                                           .optimizer = optimizer.get(),
+                                           .zero = job.train().zero(),
+                                           .clip_norm = 1.0,
+                                           .micro_batch_size = micro},
+                                          job,
+                                          {.gpu = static_cast<int>(rank),
+                                           .rank = rank,
+                                           .workers = ranks,
+                                           .windows_max = flags.windows,
+                                           .plan_file = flags.plan_file}));
   std::unique_ptr<Collective> group = MakeLocalCollective();
   if (ranks > 1) {
     ASSIGN_OR_RETURN(group, MakeGlooCollective({.rank = rank, .size = ranks, .host = "127.0.0.1"}, board));
@@ -205,10 +218,12 @@ absl::Status Run(const Flags& flags, const v1::Job& job, uint32_t rank, MapStore
     const Sequences batch = tokens.Batch(step * ranks + rank);
     RETURN_IF_ERROR(group->Barrier());
     const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(
-        parts, trainer->Train(
-                   batch, {.step = step++, .first_sequence = rank * flags.windows, .sequences = ranks * flags.windows},
-                   group.get()));
+    ASSIGN_OR_RETURN(parts, trainer->Train(batch,
+                                           {.step = step++,
+                                            .first_sequence = rank * flags.windows,
+                                            .sequences = ranks * flags.windows,
+                                            .sequences_max = flags.windows},
+                                           group.get()));
     loss = parts.loss_sum / static_cast<double>(parts.targets);
     return absl::ToDoubleMilliseconds(absl::Now() - start);
   };
@@ -228,7 +243,7 @@ absl::Status Run(const Flags& flags, const v1::Job& job, uint32_t rank, MapStore
   const double flops = Gpt2FlopsPerToken(config) * count / ranks / (median * 1e-3);
   std::printf("%s, %s, %s, ", GpuName().c_str(), flags.model.c_str(), flags.precision.c_str());
   if (ranks > 1) {
-    std::printf("%u GPUs%s, each ", ranks, flags.host ? " through the host" : "");
+    std::printf("%u GPUs%s, zero %s, each ", ranks, flags.host ? " through the host" : "", flags.zero.c_str());
   }
   std::printf(
       "micro batches of %llu of %llu windows, dropout %g, recompute %s%s: median %.2f ms (min %.2f, max %.2f) of %zu "
@@ -239,7 +254,10 @@ absl::Status Run(const Flags& flags, const v1::Job& job, uint32_t rank, MapStore
   if (trainer->PeakFlops() > 0) std::printf(", MFU %.1f %%", 100 * flops / trainer->PeakFlops());
   std::printf("; forward %.2f, backward %.2f, update %.2f ms", parts.forward_seconds * 1e3,
               parts.backward_seconds * 1e3, parts.update_seconds * 1e3);
-  if (ranks > 1) std::printf(", sums that nothing hides %.2f ms", exposed[exposed.size() / 2]);
+  if (ranks > 1) {
+    std::printf(", sums that nothing hides %.2f ms, %.1f MB sent", exposed[exposed.size() / 2],
+                parts.bytes_sent * 1e-6);
+  }
   std::printf("; %.1f GiB; loss %.6f\n", static_cast<double>(free_before - GpuMemoryNow().free) / (1 << 30), loss);
   if (!flags.profile) return absl::OkStatus();
   if (!KernelTrace::Absence().empty()) return absl::UnavailableError(KernelTrace::Absence());
@@ -255,8 +273,10 @@ int RunAll(const Flags& flags) {
   const auto* const size = std::ranges::find_if(kSizes, [&](const Size& it) { return flags.model == it.name; });
   v1::TrainConfig::Precision precision;
   v1::TrainConfig::Recompute recompute;
+  v1::TrainConfig::Zero zero;
   if (size == std::end(kSizes) || !v1::TrainConfig::Precision_Parse(flags.precision, &precision) ||
-      !v1::TrainConfig::Recompute_Parse(flags.recompute, &recompute) || (flags.profile && flags.gpus > 1)) {
+      !v1::TrainConfig::Recompute_Parse(flags.recompute, &recompute) ||
+      !v1::TrainConfig::Zero_Parse(flags.zero, &zero) || (flags.profile && flags.gpus > 1)) {
     std::fputs(kUsage, stderr);
     return 2;
   }
@@ -264,7 +284,7 @@ int RunAll(const Flags& flags) {
     std::fprintf(stderr, "--gpus %llu: there are %d\n", static_cast<unsigned long long>(flags.gpus), GpuCount());
     return 77;
   }
-  const v1::Job job = JobOf(flags, *size, precision, recompute);
+  const v1::Job job = JobOf(flags, *size, precision, recompute, zero);
   MapStore board;
   std::vector<absl::Status> outcomes(flags.gpus);
   {

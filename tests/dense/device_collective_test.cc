@@ -152,6 +152,32 @@ TEST_F(TwoGpus, BothGetWhatEachHasInTheOrderOfRanks) {
   });
 }
 
+// Of 2 n elements, in place and not, and of double.
+TEST_F(TwoGpus, SharesOfSumsAndTheirGatheringAreTheTwoHalvesOfASum) {
+  RunTwo([](DeviceCollective* member, const Stream& stream) {
+    for (const size_t n : {0, 4, 32, 300, 70'000, 1'500'000}) {
+      const size_t own = member->rank() * n;
+      const std::vector<float> sum = SumOfTwo(2 * n);
+      const std::vector<float> share(sum.begin() + own, sum.begin() + own + n);
+      DeviceBuffer<float> values = Upload(Part(member->rank(), 2 * n), stream);
+      DeviceBuffer<float> apart = Upload(std::vector<float>(n), stream);
+      ASSERT_TRUE(member->ReduceScatterSum(values.data(), apart.data(), n, stream).ok());
+      ASSERT_TRUE(member->ReduceScatterSum(values.data(), values.data() + own, n, stream).ok());
+      ASSERT_TRUE(member->Wait(stream, kLong).ok());
+      EXPECT_EQ(Download(apart, stream), share) << n;
+      const std::vector<float> scattered = Download(values, stream);
+      EXPECT_EQ(std::vector<float>(scattered.begin() + own, scattered.begin() + own + n), share) << n;
+      ASSERT_TRUE(member->AllGather(values.data(), n * sizeof(float), stream).ok());
+      ASSERT_TRUE(member->Wait(stream, kLong).ok());
+      EXPECT_EQ(Download(values, stream), sum) << n;
+    }
+    DeviceBuffer<double> doubles = Upload(std::vector<double>{1 + 0x1p-40, 3.0 * member->rank()}, stream);
+    ASSERT_TRUE(member->AllReduceSum(doubles.data(), 2, stream).ok());
+    ASSERT_TRUE(member->Wait(stream, kLong).ok());
+    EXPECT_EQ(Download(doubles, stream), (std::vector<double>{2 + 0x1p-39, 3}));
+  });
+}
+
 TEST_F(TwoGpus, AGraphThatBothHaveRecordedSumsAtEachReplay) {
   RunTwo([](DeviceCollective* member, const Stream& stream) {
     for (const size_t n : {33u, 70'001u, 3'000'000u}) {

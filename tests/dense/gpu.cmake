@@ -1,6 +1,7 @@
 # Tests of the CUDA halves. Compiled wherever a toolkit is; they skip, loudly, where there is no GPU.
 if(SPARROW_HAS_CUDA)
   sparrow_test(dense/activation_gpu sparrow::dense sparrow::dense_kernels LABELS gpu)
+  sparrow_test(dense/add_floats sparrow::dense sparrow::dense_kernels LABELS gpu)
   sparrow_test(dense/attention_gpu sparrow::dense sparrow::dense_kernels sparrow::kernel_trace LABELS gpu)
   sparrow_test(dense/cast_gpu sparrow::dense sparrow::dense_kernels LABELS gpu)
   sparrow_test(dense/column_sums sparrow::dense sparrow::dense_kernels LABELS gpu)

@@ -32,6 +32,25 @@ class GradientNormGpuTest : public OnGpu<> {
                     clip.data(), stream);
     return Download(clip, stream)[0];
   }
+
+  // Of two pieces, one behind the other.
+  GradientClip NormOfPieces(const std::vector<float>& gradients, size_t first, double gradient_scale,
+                            const ClipOptions& options) {
+    const Stream stream;
+    const std::span<const float> all(gradients);
+    const auto step = Upload(std::vector<DenseStepOptions>{{.gradient_scale = gradient_scale}}, stream);
+    auto clip = Upload(std::vector<GradientClip>{{-1, -1}}, stream);
+    auto squares = Upload(std::vector<double>{0}, stream);
+    auto sums = MakeGridSums(stream);
+    CHECK(sums.has_value());
+    for (const std::span<const float> piece : {all.first(first), all.subspan(first)}) {
+      const auto device = Upload(std::vector<float>(piece.begin(), piece.end()), stream);
+      AddSquaresGpu(device.data(), static_cast<int64_t>(piece.size()), sums->data(), squares.data(), stream);
+      stream.Synchronize();
+    }
+    ClipGpu(squares.data(), step.data(), options, clip.data(), stream);
+    return Download(clip, stream)[0];
+  }
 };
 
 TEST_F(GradientNormGpuTest, EqualsTheCpuHalfAndItself) {
@@ -46,6 +65,17 @@ TEST_F(GradientNormGpuTest, EqualsTheCpuHalfAndItself) {
     const GradientClip again = NormOf(gradients, 0.375, options);
     EXPECT_EQ(clip.norm, again.norm) << n << ": two runs must agree bit for bit";
     EXPECT_EQ(clip.scale, again.scale) << n;
+  }
+}
+
+TEST_F(GradientNormGpuTest, OfPiecesIsThatOfAll) {
+  const std::vector<float> gradients = RandomFloats(3, 70'001);
+  const ClipOptions options{.max_norm = 2, .eps = 0.25};
+  const GradientClip expected = GradientNormCpu(gradients, 0.375, options);
+  for (const size_t first : {0, 1, 4096, 70'001}) {
+    const GradientClip clip = NormOfPieces(gradients, first, 0.375, options);
+    EXPECT_NEAR(clip.norm, expected.norm, kTolerance * expected.norm) << first;
+    EXPECT_NEAR(clip.scale, expected.scale, kTolerance * expected.scale) << first;
   }
 }
 

@@ -136,6 +136,12 @@ class CopyingCollective final : public DeviceCollective {
     internal::CopyOnDevice(all, mine, static_cast<size_t>(bytes), stream);
     return absl::OkStatus();
   }
+  absl::Status AllReduceSum(double*, int64_t, const Stream&) override { return absl::OkStatus(); }
+  absl::Status ReduceScatterSum(const float* from, float* to, int64_t n, const Stream& stream) override {
+    EXPECT_EQ(from, to) << "the share of one is all";
+    return AllReduceSum(to, n, stream);
+  }
+  absl::Status AllGather(void*, int64_t, const Stream&) override { return absl::OkStatus(); }
   absl::Status Wait(const Stream& stream, absl::Duration) override {
     stream.Synchronize();
     return absl::OkStatus();
@@ -154,16 +160,19 @@ class CopyingCollective final : public DeviceCollective {
 
 class GradientReducerTest : public OnGpu<::testing::TestWithParam<Case>> {};
 
-void ExpectCompleteBuckets(const Case& tested, bool totals_last) {
+void ExpectCompleteBuckets(const Case& tested, bool totals_last, bool shares = false) {
   for (const bool record : {false, true}) {
     for (const int64_t bucket_bytes : {1, 4096, 1 << 30}) {
       Training training(tested);
       DeviceBuffer<uint64_t> overflows = Upload(std::vector<uint64_t>{0}, training.stream());
       CopyingCollective collective(training.model()->parameters()->gradients(), training.floats(), training.stream());
-      auto made = GradientReducer::Make(
-          training.model(), &collective,
-          {.bucket_bytes = bucket_bytes, .record = record, .timeout = kLong, .totals_last = totals_last},
-          training.stream());
+      auto made = GradientReducer::Make(training.model(), &collective,
+                                        {.bucket_bytes = bucket_bytes,
+                                         .record = record,
+                                         .timeout = kLong,
+                                         .totals_last = totals_last,
+                                         .shares = shares},
+                                        training.stream());
       ASSERT_TRUE(made.ok()) << made.status();
       GradientReducer& reducer = **made;
       const auto work = [&] {
@@ -199,6 +208,10 @@ TEST_P(GradientReducerTest, EachBucketIsCompleteWhenItIsSummed) { ExpectComplete
 
 TEST_P(GradientReducerTest, TotalsThatComeLastAreInABucketThatIsCompleteToo) {
   ExpectCompleteBuckets(GetParam(), true);
+}
+
+TEST_P(GradientReducerTest, SharesAndWhatIsNotSharedOutAreAllGradients) {
+  ExpectCompleteBuckets(GetParam(), true, /*shares=*/true);
 }
 
 TEST_P(GradientReducerTest, GradientsAreThoseOfTheModelAlone) {

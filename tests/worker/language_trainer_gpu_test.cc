@@ -42,15 +42,20 @@ struct How {
   std::function<absl::StatusOr<bool>(double, double)> accept = nullptr;
   std::function<bool()> stop = nullptr;
   int number = 0;  // Of the GPU.
+  TrainConfig::Zero zero = TrainConfig::NONE;
+  uint32_t rank = 0;
+  uint32_t workers = 1;
 };
 
 constexpr uint64_t kWindowsMax = 8;
+constexpr TrainConfig::Zero kZeros[] = {TrainConfig::NONE, TrainConfig::OPTIMIZER_STATE, TrainConfig::GRADIENTS};
 
 // Makes the trainer of the model and the optimizer as they are.
 void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig& optimizer, uint64_t seed,
            const How& how) {
   const LanguageTrainerParts parts{.model = training->model.get(),
                                    .optimizer = training->optimizer.get(),
+                                   .zero = how.zero,
                                    .clip_norm = how.clip_norm,
                                    .micro_batch_size = how.micro,
                                    .accept = how.accept,
@@ -66,7 +71,12 @@ void Start(Training* training, const v1::Gpt2& config, const v1::OptimizerConfig
   job.mutable_train()->set_precision(how.precision);
   job.mutable_train()->set_deterministic(how.deterministic);
   *job.mutable_train()->mutable_optimizer() = optimizer;
-  auto trainer = MakeGpuLanguageTrainer(parts, job, {.gpu = how.number, .windows_max = kWindowsMax});
+  auto trainer = MakeGpuLanguageTrainer(parts, job,
+                                        {.gpu = how.number,
+                                         .rank = how.rank,
+                                         .workers = how.workers,
+                                         .bucket_bytes = 4096,  // A matrix of SmallConfig or more.
+                                         .windows_max = kWindowsMax});
   CHECK(trainer.ok()) << trainer.status().message();
   training->trainer = std::move(*trainer);
 }
@@ -215,68 +225,219 @@ TEST_F(LanguageTrainerGpu, TwoDeterministicRunsAreEqualAndGoOnFromEitherDevice) 
   goes_on(TrainConfig::BFLOAT16, Lamb());
 }
 
-// Steps of two workers, each with a part of the windows, which may be none, against those of one with all of them. The
-// second one is on GPU `second`.
-void ExpectTheStepsOfOne(int second, bool with_board) {
-  const v1::Gpt2 config = SmallConfig();
-  const std::vector<uint64_t> windows = {8, 8, 1, 5, 8, 2, 8};
-  Training one = Make(config, AdamW(), 5, {.micro = 2});
-  const std::unique_ptr<Collective> alone = MakeLocalCollective();
-  Batches batches(config);
+// What a worker has after some steps.
+struct Trained {
   std::vector<double> losses, norms;
-  for (uint64_t step = 0; step < windows.size(); ++step) {
-    const auto result = one.trainer->Train(batches.Of(step, windows[step]), {.step = step}, alone.get());
-    ASSERT_TRUE(result.ok()) << result.status();
-    losses.push_back(result->loss_sum);
-    norms.push_back(result->gradient_norm);
-  }
-  ASSERT_TRUE(one.trainer->CopyToModel().ok());
+  std::vector<float> weights;
+  std::vector<std::vector<float>> states;
+  uint64_t updates = 0;
+  double bytes_sent = 0;  // In the last step.
+};
 
+void PutInto(const Trained& from, Training* to) {
+  std::ranges::copy(from.weights, to->model->weights().begin());
+  for (size_t i = 0; i < from.states.size(); ++i) {
+    std::ranges::copy(from.states[i], to->optimizer->states()[i].values.begin());
+  }
+  to->optimizer->set_updates(from.updates);
+}
+
+Trained TakeFrom(Training* from) {
+  CHECK(from->trainer->CopyToModel().ok());
+  Trained trained;
+  trained.weights.assign(from->model->weights().begin(), from->model->weights().end());
+  for (const DenseOptimizer::State& state : from->optimizer->states()) {
+    trained.states.emplace_back(state.values.begin(), state.values.end());
+  }
+  trained.updates = from->optimizer->updates();
+  return trained;
+}
+
+// Steps of two workers, the second one on GPU `second`, each with a part of the windows, which may be none. With `from`
+// they go on from there.
+std::vector<Trained> TrainTwo(const std::vector<uint64_t>& windows, int second, bool with_board, How how,
+                              const Trained* from = nullptr) {
+  const v1::Gpt2 config = SmallConfig();
   MapStore store;
   ThreadGroup group(2);
-  std::vector<std::vector<float>> weights(2);
+  std::vector<Trained> trained(2);
   std::vector<std::thread> threads;
+  how.micro = 2;
+  how.workers = 2;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      const int number = rank == 0 ? 0 : second;
-      Training training = Make(config, AdamW(), 5, {.micro = 2, .number = number});
+    threads.emplace_back([&, rank, how]() mutable {
+      how.number = rank == 0 ? 0 : second;
+      how.rank = rank;
+      Training training = Fresh(config, AdamW(), 5);
+      if (from != nullptr) PutInto(*from, &training);
+      Start(&training, config, AdamW(), 5, how);
       ThreadCollective collective(&group, rank);
       const absl::Status joined =
           training.trainer->Join({.collective = &collective, .board = with_board ? &store : nullptr});
       ASSERT_TRUE(joined.ok()) << joined;
       Batches mine(config);
+      Trained result;
       for (uint64_t step = 0; step < windows.size(); ++step) {
         const WindowPart part = PartOf(windows[step], rank, 2);
         const Sequences all = mine.Of(step, windows[step]);
         const auto tokens_of = [&](std::span<const uint16_t> tokens) {
           return tokens.subspan(part.begin * config.context(), (part.end - part.begin) * config.context());
         };
-        const auto result = training.trainer->Train(
+        const auto stepped = training.trainer->Train(
             {.tokens = tokens_of(all.tokens), .targets = tokens_of(all.targets), .length = all.length},
-            {.step = step, .first_sequence = part.begin, .sequences = windows[step]}, &collective);
-        ASSERT_TRUE(result.ok()) << result.status();
-        EXPECT_EQ(result->targets, windows[step] * config.context());
-        EXPECT_NEAR(result->loss_sum, losses[step], 1e-5 * losses[step]) << "rank " << rank << ", step " << step;
-        EXPECT_NEAR(result->gradient_norm, norms[step], 1e-4 * norms[step]) << "rank " << rank << ", step " << step;
+            {.step = step,
+             .first_sequence = part.begin,
+             .sequences = windows[step],
+             .sequences_max = (windows[step] + 1) / 2},
+            &collective);
+        ASSERT_TRUE(stepped.ok()) << stepped.status();
+        EXPECT_EQ(stepped->targets, windows[step] * config.context());
+        result.losses.push_back(stepped->loss_sum);
+        result.norms.push_back(stepped->gradient_norm);
+        result.bytes_sent = stepped->bytes_sent;
       }
-      ASSERT_TRUE(training.trainer->CopyToModel().ok());
-      weights[rank].assign(training.model->weights().begin(), training.model->weights().end());
+      trained[rank] = TakeFrom(&training);
+      trained[rank].losses = result.losses;
+      trained[rank].norms = result.norms;
+      trained[rank].bytes_sent = result.bytes_sent;
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(weights[0], weights[1]);
-  for (const std::vector<float>& of_rank : weights) {
-    ASSERT_EQ(of_rank.size(), one.model->weights().size());
-    for (size_t i = 0; i < of_rank.size(); ++i) ASSERT_NEAR(of_rank[i], one.model->weights()[i], 1e-4) << i;
+  EXPECT_EQ(trained[0].weights, trained[1].weights);
+  EXPECT_EQ(trained[0].states, trained[1].states);
+  EXPECT_EQ(trained[0].updates, trained[1].updates);
+  return trained;
+}
+
+void ExpectNear(const Trained& trained, const Trained& expected, double tolerance) {
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(trained.losses[step], expected.losses[step], 1e-5 * expected.losses[step]) << "step " << step;
+    EXPECT_NEAR(trained.norms[step], expected.norms[step], 1e-4 * expected.norms[step]) << "step " << step;
+  }
+  EXPECT_EQ(trained.updates, expected.updates);
+  ASSERT_EQ(trained.weights.size(), expected.weights.size());
+  for (size_t i = 0; i < trained.weights.size(); ++i) {
+    ASSERT_NEAR(trained.weights[i], expected.weights[i], tolerance) << i;
+    for (size_t s = 0; s < expected.states.size(); ++s) {
+      ASSERT_NEAR(trained.states[s][i], expected.states[s][i], tolerance) << expected.states.size() << ": " << i;
+    }
+  }
+}
+
+// Micro batches, a rank without any, a batch that is filled up.
+const std::vector<uint64_t> kWindows = {8, 8, 1, 5, 8, 2, 8};
+
+// Against the steps of one worker with all windows.
+void ExpectTheStepsOfOne(int second, bool with_board, TrainConfig::Zero zero = TrainConfig::NONE) {
+  const v1::Gpt2 config = SmallConfig();
+  Training one = Make(config, AdamW(), 5, {.micro = 2});
+  const std::unique_ptr<Collective> alone = MakeLocalCollective();
+  Batches batches(config);
+  std::vector<double> losses, norms;
+  for (uint64_t step = 0; step < kWindows.size(); ++step) {
+    const auto result = one.trainer->Train(batches.Of(step, kWindows[step]), {.step = step}, alone.get());
+    ASSERT_TRUE(result.ok()) << result.status();
+    losses.push_back(result->loss_sum);
+    norms.push_back(result->gradient_norm);
+  }
+  Trained expected = TakeFrom(&one);
+  expected.losses = losses;
+  expected.norms = norms;
+  for (const Trained& trained : TrainTwo(kWindows, second, with_board, {.zero = zero})) {
+    ExpectNear(trained, expected, 1e-4);
   }
 }
 
 TEST_F(LanguageTrainerGpu, TwoWorkersThroughTheHostTrainAsOne) { ExpectTheStepsOfOne(0, /*with_board=*/false); }
 TEST_F(LanguageTrainerGpu, TwoWorkersOnOneGpuSumThroughTheHost) { ExpectTheStepsOfOne(0, /*with_board=*/true); }
-TEST_F(LanguageTrainerGpu, TwoWorkersBetweenTheirGpusTrainAsOne) {
-  if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
-  if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
-  ExpectTheStepsOfOne(1, /*with_board=*/true);
+
+class TwoWorkersGpus : public LanguageTrainerGpu {
+ protected:
+  void SetUp() override {
+    LanguageTrainerGpu::SetUp();
+    if (IsSkipped()) return;
+    if (GpuCount() < 2) GTEST_SKIP() << "ONE GPU HERE: two were compiled but not run";
+    if (NcclVersion() == 0) GTEST_SKIP() << "NO NCCL IN THIS BUILD";
+  }
+};
+
+TEST_F(TwoWorkersGpus, TrainAsOne) {
+  for (const auto zero : kZeros) {
+    SCOPED_TRACE(TrainConfig::Zero_Name(zero));
+    ExpectTheStepsOfOne(1, /*with_board=*/true, zero);
+  }
+}
+
+// Each weight has the same two gradients to be summed, so that all but the norm is the same to the bit. What is sent is
+// what the sum of all gradients would send; in 16 bits, half of the second half is saved.
+TEST_F(TwoWorkersGpus, ShareOutStateAndTrainAsWithout) {
+  const std::vector<uint64_t> steps(5, 8);
+  for (const auto precision : {TrainConfig::FULL, TrainConfig::BFLOAT16, TrainConfig::FLOAT16}) {
+    SCOPED_TRACE(TrainConfig::Precision_Name(precision));
+    const Trained none = TrainTwo(steps, 1, /*with_board=*/true, {.precision = precision})[0];
+    for (const auto zero : kZeros) {
+      if (zero == TrainConfig::NONE) continue;
+      SCOPED_TRACE(TrainConfig::Zero_Name(zero));
+      const Trained zeros = TrainTwo(steps, 1, /*with_board=*/true, {.precision = precision, .zero = zero})[0];
+      ExpectNear(zeros, none, precision == TrainConfig::FULL ? 1e-6 : 1e-4);
+      // Two micro batches a worker, each of which GRADIENTS sums.
+      const double sums = zero == TrainConfig::GRADIENTS ? 1 : 0.5,
+                   weights = precision == TrainConfig::FULL ? 0.5 : 0.25;
+      EXPECT_NEAR(zeros.bytes_sent / none.bytes_sent, sums + weights, 0.01);
+    }
+  }
+}
+
+// A checkpoint is that of any setting.
+TEST_F(TwoWorkersGpus, GoOnFromWhatAnySettingHasLeft) {
+  const std::vector<uint64_t> steps(3, 8);
+  for (const auto before : kZeros) {
+    const Trained half = TrainTwo(steps, 1, /*with_board=*/true, {.zero = before})[0];
+    const Trained expected = TrainTwo(steps, 1, /*with_board=*/true, {}, &half)[0];
+    EXPECT_EQ(expected.updates, 2 * steps.size());
+    for (const auto after : kZeros) {
+      SCOPED_TRACE(TrainConfig::Zero_Name(before) + " to " + TrainConfig::Zero_Name(after));
+      ExpectNear(TrainTwo(steps, 1, /*with_board=*/true, {.zero = after}, &half)[0], expected, 1e-5);
+    }
+  }
+}
+
+// What worker/language_trainer.h says, of one of so many workers. The layout pads SmallConfig's vocabulary to 128 rows
+// and each of its vectors to 64 elements.
+TEST_F(LanguageTrainerGpu, TakesTheMemoryOfTheFormula) {
+  const double width = 32, matrices = 2 * 12 * width * width, embeddings = (128 + 16) * width;
+  const double vectors = 2 * (6 * 64 + 128 + 128) + 2 * 64;
+  for (const uint32_t workers : {2, 3, 8}) {
+    for (const auto zero : kZeros) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers, " << TrainConfig::Zero_Name(zero));
+      const Training training =
+          Make(SmallConfig(), AdamW(), 5, {.precision = TrainConfig::BFLOAT16, .zero = zero, .workers = workers});
+      const LanguageMemory memory = training.trainer->GpuMemoryTaken().value();
+      const double all = memory.weights / 6;
+      EXPECT_EQ(all, embeddings + matrices + vectors);
+      const double few = 4.0 * workers * 12;  // What no even share has of at most 12 buckets.
+      EXPECT_NEAR(memory.optimizer, 8 * (zero == TrainConfig::NONE ? all : all / workers), 8 * few);
+      EXPECT_NEAR(memory.gradients / 4,
+                  zero == TrainConfig::GRADIENTS ? all / workers + embeddings + vectors + 2 * 4 * width * width : all,
+                  few);
+    }
+  }
+}
+
+TEST_F(LanguageTrainerGpu, SharesNothingOutThroughTheHost) {
+  ThreadGroup group(2);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Training training =
+          Make(SmallConfig(), AdamW(), 5, {.zero = TrainConfig::OPTIMIZER_STATE, .rank = rank, .workers = 2});
+      ThreadCollective collective(&group, rank);
+      const absl::Status joined = training.trainer->Join({.collective = &collective});
+      EXPECT_TRUE(absl::IsFailedPrecondition(joined)) << joined;
+      EXPECT_NE(joined.message().find("train.zero is OPTIMIZER_STATE"), std::string::npos) << joined;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(LanguageTrainerGpu, SixteenBitsLearnAsTheCpuDoes) {
@@ -367,6 +528,19 @@ TEST_F(LanguageTrainerGpu, WhatCannotFitIsRefusedWithItsParts) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   const std::string message(refused.status().message());
   EXPECT_NE(message.find("for the activations of 1000000000 windows of 16 tokens"), std::string::npos) << message;
+}
+
+TEST_F(LanguageTrainerGpu, LambIsNotSharedOut) {
+  const v1::Gpt2 config = SmallConfig();
+  const Training training = Fresh(config, Lamb(), 5);
+  v1::Job job;
+  *job.mutable_model()->mutable_gpt2() = config;
+  *job.mutable_train()->mutable_optimizer() = Lamb();
+  LanguageTrainerParts parts{.model = training.model.get(), .optimizer = training.optimizer.get(), .clip_norm = {}};
+  parts.zero = TrainConfig::OPTIMIZER_STATE;
+  const auto shared = MakeGpuLanguageTrainer(parts, job, {.workers = 2});
+  EXPECT_TRUE(absl::IsUnimplemented(shared.status())) << shared.status();
+  EXPECT_NE(shared.status().message().find("train.zero is OPTIMIZER_STATE"), std::string::npos) << shared.status();
 }
 
 TEST_F(LanguageTrainerGpu, StopsBeforeTheNextMicroBatchAndChangesNothing) {

@@ -490,9 +490,6 @@ TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {
 
 TEST_F(LanguageTraining, WhatDoesNotFitIsRefusedAtTheStart) {
   EXPECT_THAT(Refusal(Job("model { gpt2 { vocabulary: 12 } }")), HasSubstr("12"));
-  EXPECT_THAT(Refusal(Job("train { zero: GRADIENTS optimizer { sgd {} } }"),
-                      {.workers = 2, .devices = {Device{.gpu = 0}, Device{.gpu = 0}}}),
-              HasSubstr("train.zero is GRADIENTS, which several workers do on CPUs alone"));
   EXPECT_THAT(Refusal(Job("train { batch_size: 102 }")), HasSubstr("101"));
   EXPECT_THAT(Refusal(Job("model { gpt2 { context: 900 } }")), HasSubstr("809"));
   EXPECT_THAT(Refusal(Job("data { test { path: \"none.bin\" } }")), HasSubstr("none.bin"));
