@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -43,8 +44,12 @@ class DeviceCollective {
   // `to` may be from + rank() * n, and overlaps `from` nowhere else.
   virtual absl::Status ReduceScatterSum(const float* from /*[size() * n], GPU memory*/, float* to /*[n], GPU memory*/,
                                         int64_t n, const Stream& stream) = 0;
-  // The other half of an all-reduce: bytes [r * n, (r + 1) * n) become those of member r.
-  virtual absl::Status AllGather(void* values /*[size() * n] bytes, GPU memory*/, int64_t n, const Stream& stream) = 0;
+  // The other half of an all-reduce, of several ranges in one operation.
+  struct SharedRange {
+    void* data = nullptr;  // [size() * bytes], GPU memory. Bytes [r * bytes, (r + 1) * bytes) become those of member r.
+    int64_t bytes = 0;
+  };
+  virtual absl::Status GatherShares(std::span<const SharedRange> ranges, const Stream& stream) = 0;
 
   // Queues, as AllReduceSum: all[r] becomes member r's `mine`, of so many bytes on all members.
   virtual absl::Status AllGather(const void* mine /*[bytes]*/, void* all /*[size(), bytes]*/, int64_t bytes,

@@ -114,11 +114,20 @@ class NcclCollective final : public DeviceCollective {
     });
   }
 
-  absl::Status AllGather(void* values, int64_t n, const Stream& stream) override {
-    const char* const own = static_cast<char*>(values) + options_.rank * n;
-    const double all = static_cast<double>(n) * options_.size;
-    return Queue("AllGather", n, "shares gathered from GPUs", all,
-                 [&] { return ncclAllGather(own, values, static_cast<size_t>(n), ncclUint8, comm_, stream.get()); });
+  absl::Status GatherShares(std::span<const SharedRange> ranges, const Stream& stream) override {
+    int64_t bytes = 0;
+    for (const SharedRange& range : ranges) bytes += range.bytes;
+    return Queue("GatherShares", bytes, "shares gathered from GPUs", static_cast<double>(bytes) * options_.size, [&] {
+      ncclResult_t queued = ncclGroupStart();
+      if (queued != ncclSuccess) return queued;
+      for (const SharedRange& range : ranges) {
+        if (range.bytes == 0 || (queued != ncclSuccess && queued != ncclInProgress)) continue;
+        const char* const own = static_cast<char*>(range.data) + options_.rank * range.bytes;
+        queued = ncclAllGather(own, range.data, static_cast<size_t>(range.bytes), ncclUint8, comm_, stream.get());
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return queued == ncclSuccess || queued == ncclInProgress ? ended : queued;
+    });
   }
 
   absl::Status AllGather(const void* mine, void* all, int64_t bytes, const Stream& stream) override {

@@ -12,9 +12,10 @@
 namespace sparrow {
 namespace {
 
-constexpr const char* kFunctions[] = {
-    "ncclAllGather",      "ncclAllReduce",    "ncclCommAbort",   "ncclCommGetAsyncError", "ncclCommInitRankConfig",
-    "ncclGetErrorString", "ncclGetLastError", "ncclGetUniqueId", "ncclGetVersion",        "ncclReduceScatter"};
+constexpr const char* kFunctions[] = {"ncclAllGather",         "ncclAllReduce",          "ncclCommAbort",
+                                      "ncclCommGetAsyncError", "ncclCommInitRankConfig", "ncclGetErrorString",
+                                      "ncclGetLastError",      "ncclGetUniqueId",        "ncclGetVersion",
+                                      "ncclGroupEnd",          "ncclGroupStart",         "ncclReduceScatter"};
 
 const DynamicLibrary& TheLibrary() {
   static const DynamicLibrary* const library = [] {
@@ -62,6 +63,10 @@ const char* ncclGetLastError(ncclComm_t comm) { SPARROW_FORWARD(ncclGetLastError
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { SPARROW_FORWARD(ncclGetUniqueId, id); }
 
 ncclResult_t ncclGetVersion(int* version) { SPARROW_FORWARD(ncclGetVersion, version); }
+
+ncclResult_t ncclGroupEnd() { SPARROW_FORWARD(ncclGroupEnd); }
+
+ncclResult_t ncclGroupStart() { SPARROW_FORWARD(ncclGroupStart); }
 
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                                ncclComm_t comm, cudaStream_t stream) {

@@ -95,35 +95,31 @@ absl::Status ShardedOptimizerGpu::Norm(const DenseStepOptions* step, const ClipO
 
 absl::Status ShardedOptimizerGpu::Update(DenseOptimizerGpu::StepArguments step) {
   const int64_t decayed = step.decayed;
-  // The first buckets are the smallest, and what is gathered last is waited for.
-  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-    for (Piece& piece : bucket->pieces) {
+  for (Bucket& bucket : buckets_) {
+    for (Piece& piece : bucket.pieces) {
       step.weights = parameters_->weights() + piece.begin;
       step.gradients = piece.sums;
       step.copy = has_copy() ? parameters_->copy() + piece.begin : nullptr;
       step.decayed = decayed - piece.begin;
       piece.optimizer.Step(step, stream_);
     }
-    updated_.Record(stream_);
-    gathers_.WaitFor(updated_);
-    const BucketShares& shares = bucket->shares;
-    RETURN_IF_ERROR(
-        has_copy()
-            ? collective_->AllGather(parameters_->copy() + shares.begin, shares.each * sizeof(uint16_t), gathers_)
-            : collective_->AllGather(parameters_->weights() + shares.begin, shares.each * sizeof(float), gathers_));
   }
-  gathered_.Record(gathers_);
-  stream_.WaitFor(gathered_);
-  return absl::OkStatus();
+  // One operation: with one for each bucket a step took some 0.3 ms longer for each.
+  return has_copy() ? Gather(parameters_->copy()) : Gather(parameters_->weights());
 }
 
 absl::Status ShardedOptimizerGpu::GatherWeights() {
-  if (!has_copy()) return absl::OkStatus();
+  return has_copy() ? Gather(parameters_->weights()) : absl::OkStatus();
+}
+
+template <typename T>
+absl::Status ShardedOptimizerGpu::Gather(T* values) {
+  std::vector<DeviceCollective::SharedRange> ranges;
   for (const Bucket& bucket : buckets_) {
-    RETURN_IF_ERROR(collective_->AllGather(parameters_->weights() + bucket.shares.begin,
-                                           bucket.shares.each * sizeof(float), stream_));
+    ranges.push_back(
+        {.data = values + bucket.shares.begin, .bytes = bucket.shares.each * static_cast<int64_t>(sizeof(T))});
   }
-  return absl::OkStatus();
+  return collective_->GatherShares(ranges, stream_);
 }
 
 absl::Status ShardedOptimizerGpu::CopyState(DenseOptimizer* whole, absl::Duration timeout) {
@@ -138,7 +134,9 @@ absl::Status ShardedOptimizerGpu::CopyState(DenseOptimizer* whole, absl::Duratio
         internal::CopyOnDevice(all + piece.begin - shares.begin, piece.optimizer.states()[s].data(),
                                piece.size * sizeof(float), stream_);
       }
-      RETURN_IF_ERROR(collective_->AllGather(all, shares.each * sizeof(float), stream_));
+      const DeviceCollective::SharedRange gathered{.data = all,
+                                                   .bytes = shares.each * static_cast<int64_t>(sizeof(float))};
+      RETURN_IF_ERROR(collective_->GatherShares({&gathered, 1}, stream_));
       RETURN_IF_ERROR(collective_->Wait(stream_, timeout));  // Copying would wait without a deadline.
       internal::CopyToHost(spread.data() + shares.begin, all, (shares.end - shares.begin) * sizeof(float), stream_);
     }

@@ -101,6 +101,8 @@ class ShardedOptimizerGpu {
         squares_(std::move(squares)) {}
 
   bool has_copy() const { return parameters_->copy() != nullptr; }
+  template <typename T>
+  absl::Status Gather(T* values /*[the vector]*/);
   DenseOptimizerGpu* first() { return &buckets_[0].pieces[0].optimizer; }
 
   const int states_;  // Numbers an element.
@@ -112,9 +114,6 @@ class ShardedOptimizerGpu {
   DeviceBuffer<float> sums_;          // Empty without keeps_sums.
   DeviceBuffer<GridSums> grid_sums_;  // [1]
   DeviceBuffer<double> squares_;      // [1]
-  Stream gathers_;
-  Event updated_;
-  Event gathered_;
 };
 
 }  // namespace sparrow

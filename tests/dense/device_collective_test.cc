@@ -167,9 +167,15 @@ TEST_F(TwoGpus, SharesOfSumsAndTheirGatheringAreTheTwoHalvesOfASum) {
       EXPECT_EQ(Download(apart, stream), share) << n;
       const std::vector<float> scattered = Download(values, stream);
       EXPECT_EQ(std::vector<float>(scattered.begin() + own, scattered.begin() + own + n), share) << n;
-      ASSERT_TRUE(member->AllGather(values.data(), n * sizeof(float), stream).ok());
+      DeviceBuffer<uint16_t> ranks = Upload(std::vector<uint16_t>(2, member->rank() + 7), stream);
+      const std::vector<DeviceCollective::SharedRange> ranges = {
+          {.data = values.data(), .bytes = static_cast<int64_t>(n * sizeof(float))},
+          {},
+          {.data = ranks.data(), .bytes = sizeof(uint16_t)}};
+      ASSERT_TRUE(member->GatherShares(ranges, stream).ok());
       ASSERT_TRUE(member->Wait(stream, kLong).ok());
       EXPECT_EQ(Download(values, stream), sum) << n;
+      EXPECT_EQ(Download(ranks, stream), (std::vector<uint16_t>{7, 8}));
     }
     DeviceBuffer<double> doubles = Upload(std::vector<double>{1 + 0x1p-40, 3.0 * member->rank()}, stream);
     ASSERT_TRUE(member->AllReduceSum(doubles.data(), 2, stream).ok());
