@@ -52,11 +52,12 @@ std::span<const float> FactorsOf(const HeadDropout& dropout, int64_t query, std:
     const uint32_t q = static_cast<uint32_t>(query);
     for (uint32_t first = 0; first < room->size(); first += 16) {
       float* const factors = room->data() + first;
-      for (uint32_t k = 0; k < 8; ++k) {
+      for (uint32_t k = 0; k < 8; k += 2) {
         const RandomWords bits = dropout.BitsOf(q & ~8u, first + k);
-        const uint32_t word = q & 8 ? bits.words[1] : bits.words[0];
-        factors[k] = dropout.Keeps(word << 16) ? dropout.scale : 0.0f;
-        factors[k + 8] = dropout.Keeps(word) ? dropout.scale : 0.0f;
+        for (uint32_t j = 0; j < 2; ++j) {
+          factors[k + j] = dropout.Keeps(bits.words[j], q & 8, false) ? dropout.scale : 0.0f;
+          factors[k + j + 8] = dropout.Keeps(bits.words[j], q & 8, true) ? dropout.scale : 0.0f;
+        }
       }
     }
   }

@@ -13,16 +13,18 @@ namespace sparrow {
 namespace {
 
 // By the pieces of 64 columns of a head.
-template <int kPieces>
+template <int kPieces, bool kDropout>
 struct Cuts {
-  using Forward = attention_tiles::Tiling<2, 1, 2, 1>;
-  using QueryGradients = attention_tiles::Tiling<2, 1, 2, 1>;
-  using KeyGradients = attention_tiles::Tiling<2, 1, 2, 1>;
+  using Forward = attention_tiles::Tiling<2, 1, 2, 2>;
+  using QueryGradients =
+      std::conditional_t<kDropout, attention_tiles::Tiling<1, 1, 2, 2>, attention_tiles::Tiling<3, 1, 3, 1>>;
+  using KeyGradients = attention_tiles::Tiling<1, 1, 2, 2>;
 };
-template <>
-struct Cuts<1> {
+template <bool kDropout>
+struct Cuts<1, kDropout> {
   using Forward = attention_tiles::Tiling<2, 1, 4, 2>;
-  using QueryGradients = attention_tiles::Tiling<2, 1, 4, 2>;
+  using QueryGradients =
+      std::conditional_t<kDropout, attention_tiles::Tiling<1, 1, 3, 3>, attention_tiles::Tiling<2, 1, 4, 2>>;
   using KeyGradients = attention_tiles::Tiling<1, 1, 3, 3>;
 };
 
@@ -49,8 +51,8 @@ bool HasTiles() {
   CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   CHECK_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
   cudaFuncAttributes kernel = {};
-  CHECK_CUDA(cudaFuncGetAttributes(&kernel,
-                                   attention_tiles::AttentionForwardKernel<__nv_bfloat16, 1, Cuts<1>::Forward, false>));
+  CHECK_CUDA(cudaFuncGetAttributes(
+      &kernel, attention_tiles::AttentionForwardKernel<__nv_bfloat16, 1, Cuts<1, false>::Forward, false>));
   return major == 9 && minor == 0 && kernel.sharedSizeBytes > 0;
 }
 
@@ -152,7 +154,7 @@ void AttentionGpu::Forward(const AttentionShape& shape, const DeviceMatrix& qkv,
     attention_tiles::Arguments arguments = TileArguments(shape, dropout);
     arguments.log_sums = log_sums;
     WithTiles(shape, precision_, dropout.place != nullptr, [&](auto type, auto pieces, auto drops) {
-      using Cut = typename Cuts<pieces>::Forward;
+      using Cut = typename Cuts<pieces, drops>::Forward;
       LaunchTiles(AttentionForwardKernel<decltype(type), pieces, Cut, drops>, shape, Cut::kGroups,
                   kForwardSharedBytes<pieces, Cut>, arguments, stream, HeadsMapOf(qkv, precision_, shape),
                   HeadsMapOf(y, precision_, shape));
@@ -194,14 +196,14 @@ void AttentionGpu::Backward(const AttentionShape& shape, const DeviceMatrix& qkv
     WithTiles(shape, precision_, dropout.place != nullptr, [&](auto type, auto pieces, auto drops) {
       {
         const Operation operation([&] { return CostOf("attention backward of queries", shape, precision_, 6, 3, 3); });
-        using Cut = typename Cuts<pieces>::QueryGradients;
+        using Cut = typename Cuts<pieces, drops>::QueryGradients;
         LaunchTiles(AttentionQueryGradientsKernel<decltype(type), pieces, Cut, drops>, shape, Cut::kGroups,
                     kBackwardSharedBytes<pieces, Cut>, arguments, stream, qkv_map, y_map, gradients_map);
       }
       {
         const Operation operation(
             [&] { return CostOf("attention backward of keys and values", shape, precision_, 6, 2, 4); });
-        using Cut = typename Cuts<pieces>::KeyGradients;
+        using Cut = typename Cuts<pieces, drops>::KeyGradients;
         LaunchTiles(AttentionKeyGradientsKernel<decltype(type), pieces, Cut, drops>, shape, Cut::kGroups,
                     kBackwardSharedBytes<pieces, Cut>, arguments, stream, qkv_map, y_map, gradients_map);
       }

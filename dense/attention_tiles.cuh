@@ -189,14 +189,30 @@ __device__ inline void ForEachWeight(const HeadDropout& dropout, int row, int co
     for (int e = 0; e < 32; ++e) use(e, true);
   } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {  // Columns c and c + 8, of rows `row` and row + 8.
-      const int c = i / 2 * 16 + i % 2;
-      const RandomWords bits = kKeyRows ? dropout.BitsOf(column + c, row) : dropout.BitsOf(row, column + c);
+    for (int i = 0; i < 4; ++i) {  // Columns c, c + 1, c + 8 and c + 9, of rows `row` and row + 8.
+      const int c = column + 16 * i;
+      uint32_t words[2];  // Of columns c and c + 1.
+      if constexpr (kKeyRows) {
+        // The thread whose key is the other of the two has the same columns, so each computes the bits of one for both.
+        const bool odd = row & 1;
+        const RandomWords bits = dropout.BitsOf(c + odd, row & ~1);
+        const uint32_t own = odd ? bits.words[1] : bits.words[0];
+        const uint32_t others = __shfl_xor_sync(~0u, odd ? bits.words[0] : bits.words[1], 4);
+        words[0] = odd ? others : own;
+        words[1] = odd ? own : others;
+      } else {
+        const RandomWords bits = dropout.BitsOf(row, c);
+        words[0] = bits.words[0];
+        words[1] = bits.words[1];
+      }
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int query = part / 2, key = part % 2;
-        const int e = i / 2 * 8 + i % 2 + (kKeyRows ? 4 * query + 2 * key : 4 * key + 2 * query);
-        use(e, dropout.Keeps(key == 1 ? bits.words[query] : bits.words[query] << 16));
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          const int query_on = part / 2, key_on = part % 2;
+          const int e = 8 * i + j + (kKeyRows ? 4 * query_on + 2 * key_on : 4 * key_on + 2 * query_on);
+          use(e, dropout.Keeps(words[j], query_on, key_on));
+        }
       }
     }
   }

@@ -126,15 +126,15 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
                                            Case{2, 63, 1, 4, 0}, Case{1, 64, 2, 8, 0.2}, Case{1, 65, 1, 16, 0},
                                            Case{1, 130, 1, 3, 0.5}));
 
-TEST(HeadDropout, ItsShareIsTheNearestOf65536) {
+TEST(HeadDropout, ItsShareIsTheNearestOf256ButNeitherNoneNorAll) {
   for (const double share : {0.1, 0.5, 0.999, 1e-6, 1 - 1e-9}) {
     SCOPED_TRACE(share);
     const HeadDropout dropout = HeadDropout::Of(Dropout::Of(share, 3), 4);
-    const double rounded = std::min(std::round(share * 65536), 65535.0) / 65536;
+    const double rounded = std::clamp(std::round(share * 256), 1.0, 255.0) / 256;
     EXPECT_EQ(dropout.threshold, rounded * 0x1p32);
     EXPECT_EQ(dropout.scale, static_cast<float>(1 / (1 - rounded)));
-    EXPECT_EQ(dropout.enabled(), rounded > 0);
   }
+  EXPECT_FALSE(HeadDropout::Of(Dropout::Of(0, 3), 4).enabled());
   EXPECT_EQ(HeadDropout().Factor(5, 6), 1);
 }
 
@@ -163,8 +163,20 @@ TEST(HeadDropout, WeightsStayOrGoIndependently) {
   const HeadDropout heads[] = {HeadDropout::Of(Dropout::Of(share, 5), 10), HeadDropout::Of(Dropout::Of(share, 6), 9)};
   const auto stays = [](const HeadDropout& of, uint32_t query, uint32_t key) { return of.Factor(query, key) != 0; };
   // Beside it, those of its call of Philox, and further away; then the same place of another head and another stream.
-  for (const auto& [rows, columns] : std::vector<std::pair<uint32_t, uint32_t>>{
-           {0, 1}, {1, 0}, {1, 1}, {0, 8}, {8, 0}, {8, 8}, {0, 16}, {16, 0}, {0, 64}, {64, 0}, {64, 64}}) {
+  for (const auto& [rows, columns] : std::vector<std::pair<uint32_t, uint32_t>>{{0, 1},
+                                                                                {1, 0},
+                                                                                {1, 1},
+                                                                                {0, 8},
+                                                                                {0, 9},
+                                                                                {8, 0},
+                                                                                {8, 1},
+                                                                                {8, 8},
+                                                                                {8, 9},
+                                                                                {0, 16},
+                                                                                {16, 0},
+                                                                                {0, 64},
+                                                                                {64, 0},
+                                                                                {64, 64}}) {
     SCOPED_TRACE(::testing::Message() << rows << " queries and " << columns << " keys further");
     Counts counts;
     for (uint32_t q = 0; q < kRows; ++q) {
@@ -181,15 +193,16 @@ TEST(HeadDropout, WeightsStayOrGoIndependently) {
   }
 }
 
-// Where it matters which of its bits a weight has.
-TEST(HeadDropout, FourWeightsShareACall) {
+// Which bits of a call a weight has.
+TEST(HeadDropout, EightWeightsShareACall) {
   const HeadDropout dropout = HeadDropout::Of(Dropout::Of(0.5, 1), 2);
-  for (const uint32_t q : {0u, 7u, 16u, 1000003u & ~8u}) {
-    for (const uint32_t k : {0u, 5u, 32u, 70001u & ~8u}) {
+  for (const uint32_t q : {0u, 7u, 16u, 1000003u}) {
+    for (const uint32_t k : {0u, 6u, 32u, 70000u}) {
       const RandomWords bits = Philox(q, dropout.first + k, dropout.key);
-      for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t number = i % 2 == 0 ? bits.words[i / 2] & 0xffff : bits.words[i / 2] >> 16;
-        EXPECT_EQ(dropout.Factor(q + i / 2 * 8, k + i % 2 * 8), number < 0x8000 ? 0 : 2) << q << " " << k << " " << i;
+      for (uint32_t i = 0; i < 8; ++i) {
+        const uint32_t odd = i / 4, query_on = i / 2 % 2, key_on = i % 2;
+        const uint32_t number = bits.words[odd] >> (16 * query_on + 8 * key_on) & 0xff;
+        EXPECT_EQ(dropout.Factor(q + 8 * query_on, k + odd + 8 * key_on), number < 128 ? 0 : 2) << q << " " << k;
       }
     }
   }
