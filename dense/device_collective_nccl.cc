@@ -131,14 +131,9 @@ class NcclCollective final : public DeviceCollective {
   }
 
   absl::Status AllGather(const void* mine, void* all, int64_t bytes, const Stream& stream) override {
-    if (!failure_.ok()) return failure_;
-    ++operations_;
-    if (bytes == 0) return absl::OkStatus();
-    const Operation operation([&] {  // Its own are read, all are written.
-      return OperationCost{.name = "gather over GPUs", .bytes = (1.0 + options_.size) * static_cast<double>(bytes)};
-    });
-    const ncclResult_t queued = ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream.get());
-    return Settle("AllGather", queued, options_.queue_timeout, "stopped");
+    const double moved = (1.0 + options_.size) * static_cast<double>(bytes);  // Its own are read, all are written.
+    return Queue("AllGather", bytes, "gather over GPUs", moved,
+                 [&] { return ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclUint8, comm_, stream.get()); });
   }
 
   absl::Status Wait(const Stream& stream, absl::Duration timeout) override {

@@ -467,12 +467,10 @@ class LanguageTraining final : public TrainingRun {
     }
     record_.summary().set_steps(cursor_.step);
     const absl::Status saved = Save();
-    return absl::Status(failed.code(), saved.ok() ? absl::StrCat(failed.message(), "; the trained model is saved, in ",
-                                                                 record_.summary().checkpoint())
-                                                  : absl::StrCat(failed.message(),
-                                                                 "; and the trained model could not "
-                                                                 "be saved: ",
-                                                                 saved.message()));
+    const std::string outcome = saved.ok()
+                                    ? absl::StrCat("; the trained model is saved, in ", record_.summary().checkpoint())
+                                    : absl::StrCat("; and the trained model could not be saved: ", saved.message());
+    return absl::Status(failed.code(), absl::StrCat(failed.message(), outcome));
   }
 
   absl::Status Finish() {
@@ -480,8 +478,9 @@ class LanguageTraining final : public TrainingRun {
     record_.summary().set_steps(cursor_.step);
     if (trained_ && job_.checkpoint().at_end()) return Save();
     if (!IsFirst()) return absl::OkStatus();
-    if (checkpoint_.has_value() && record_.summary().checkpoint().empty())
+    if (checkpoint_.has_value() && record_.summary().checkpoint().empty()) {
       record_.summary().set_checkpoint(AsUtf8(checkpoint_->directory));
+    }
     return absl::OkStatus();
   }
 
