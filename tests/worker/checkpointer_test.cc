@@ -9,14 +9,12 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "base/random.h"
 #include "tests/worker/thread_collective.h"
 #include "tests/worker/training_harness.h"
 #include "worker/checkpoint.h"
@@ -35,12 +33,7 @@ class OnTheWay : public ::testing::Test {
   OnTheWay() {
     WriteClicks(harness_.data_root() + "/train.tsv", 32 * 10 + 7, kSeed);
     WriteClicks(harness_.data_root() + "/test.tsv", 200, kSeed + 1);
-    std::ofstream tokens(harness_.data_root() + "/text.bin", std::ios::binary);
-    uint16_t at = 0;
-    for (size_t i = 0; i < 8 * 77 + 1; ++i) {
-      tokens.write(reinterpret_cast<const char*>(&at), sizeof(at));
-      at = static_cast<uint16_t>((at + 1 + RandomBits(3, i) % 2) % 13);
-    }
+    WriteWalk(harness_.data_root() + "/text.bin", 8 * 77 + 1, 13);
   }
 
   static v1::Job Merged(v1::Job job, const std::string& more) {
@@ -52,21 +45,7 @@ class OnTheWay : public ::testing::Test {
     return Merged(ClickJob(), absl::StrCat("train { epochs: 2 } checkpoint { at_end: true } ", more));
   }
   // 11 steps an epoch.
-  static v1::Job Tokens(const std::string& more = "") {
-    return Merged(v1::Job(), absl::StrCat(R"(
-        name: "walk"
-        data { train { path: "text.bin" } test { path: "text.bin" rows { skip_share: 0.8 } } tokens {} }
-        model { gpt2 { layers: 2 heads: 2 width: 16 context: 8 vocabulary: 13 dropout: 0.1 } }
-        train {
-          batch_size: 7
-          epochs: 2
-          optimizer { learning_rate: 0.01 adamw { weight_decay: 0.1 } }
-          schedule { warmup_steps: 4 cosine { decay_steps: 30 end_factor: 0.1 } }
-          clip_norm: 1
-          loss_every_steps: 1
-        } )",
-                                          more));
-  }
+  static v1::Job Tokens(const std::string& more = "") { return Merged(WalkJob(), more); }
 
   static std::string Dense(const std::string& checkpoint) {
     const auto bytes = ReadFile(checkpoint + "/" + kDenseFileName);

@@ -60,36 +60,13 @@ class LanguageTraining : public ::testing::Test {
  protected:
   LanguageTraining() { WriteTokens("text.bin", 8 * 101 + 1, kVocabulary); }
 
-  // A walk around a circle by one or two, so that half of each token is known from the one before.
   void WriteTokens(const std::string& name, size_t n, uint32_t vocabulary) {
-    std::ofstream file(harness_.data_root() + "/" + name, std::ios::binary);
-    uint16_t at = 0;
-    for (size_t i = 0; i < n; ++i) {
-      file.write(reinterpret_cast<const char*>(&at), sizeof(at));
-      at = static_cast<uint16_t>((at + 1 + RandomBits(3, i) % 2) % vocabulary);
-    }
+    WriteWalk(harness_.data_root() + "/" + name, n, vocabulary);
   }
 
   static v1::Job Job(const std::string& more = "") {
-    v1::Job job;
-    const std::string text = R"(
-        name: "walk"
-        data {
-          train { path: "text.bin" }
-          test { path: "text.bin" rows { skip_share: 0.8 } }
-          tokens {}
-        }
-        model { gpt2 { layers: 2 heads: 2 width: 16 context: 8 vocabulary: 13 dropout: 0.1 } }
-        train {
-          batch_size: 7
-          epochs: 2
-          optimizer { learning_rate: 0.01 adamw { weight_decay: 0.1 } }
-          schedule { warmup_steps: 4 cosine { decay_steps: 30 end_factor: 0.1 } }
-          clip_norm: 1
-          loss_every_steps: 1
-        }
-        eval { every_steps: 1 batch_size: 20 })";
-    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &job));
+    v1::Job job = WalkJob();
+    EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString("eval { every_steps: 1 batch_size: 20 }", &job));
     EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(more, &job)) << more;
     return job;
   }

@@ -65,6 +65,33 @@ v1::Job ClickJob() {
   return job;
 }
 
+void WriteWalk(const std::string& path, size_t tokens, uint32_t vocabulary) {
+  std::ofstream file(path, std::ios::binary);
+  uint16_t at = 0;
+  for (size_t i = 0; i < tokens; ++i) {
+    file.write(reinterpret_cast<const char*>(&at), sizeof(at));
+    at = static_cast<uint16_t>((at + 1 + RandomBits(3, i) % 2) % vocabulary);
+  }
+}
+
+v1::Job WalkJob() {
+  v1::Job job;
+  CHECK(google::protobuf::TextFormat::ParseFromString(R"(
+    name: "walk"
+    data { train { path: "text.bin" } test { path: "text.bin" rows { skip_share: 0.8 } } tokens {} }
+    model { gpt2 { layers: 2 heads: 2 width: 16 context: 8 vocabulary: 13 dropout: 0.1 } }
+    train {
+      batch_size: 7
+      epochs: 2
+      optimizer { learning_rate: 0.01 adamw { weight_decay: 0.1 } }
+      schedule { warmup_steps: 4 cosine { decay_steps: 30 end_factor: 0.1 } }
+      clip_norm: 1
+      loss_every_steps: 1
+    })",
+                                                      &job));
+  return job;
+}
+
 TrainingHarness::TrainingHarness() : worker_metrics_(&metrics_) {
   CHECK(MakeDirectories(data_root()).ok());
   CHECK(MakeDirectories(checkpoint_root()).ok());

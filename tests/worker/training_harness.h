@@ -21,6 +21,13 @@ void WriteClicks(const std::string& path, int rows, uint64_t seed);
 // read by features a, b and c; batch 32.
 v1::Job ClickJob();
 
+// A uint16 token file: a walk around a circle of `vocabulary` tokens by one or two, so that half of each token is known
+// from the one before.
+void WriteWalk(const std::string& path, size_t tokens, uint32_t vocabulary);
+// A job for "text.bin" of 13 tokens: two epochs of a GPT-2 with two layers, 7 windows of 8 tokens a step, the last
+// fifth of the file as the test set.
+v1::Job WalkJob();
+
 // Keeps what a run tells.
 class Recorder final : public TrainObserver {
  public:
