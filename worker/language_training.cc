@@ -248,6 +248,9 @@ class LanguageTraining final : public TrainingRun {
       test_ = OfThisWorker(EvaluationTokens(job_));
       const auto opened = TokenBatches::Open(*test_);
       if (!opened.ok()) return Annotate(opened.status(), "data.test");
+      if (train_ != nullptr) {
+        RETURN_IF_ERROR(CheckSameTokenizer(train_->shards().tokenizer(), (*opened)->shards().tokenizer()));
+      }
       record_.AddSources((*opened)->files());
     }
     return absl::OkStatus();

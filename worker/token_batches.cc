@@ -90,9 +90,10 @@ absl::Status TokenBatches::CheckEnough() const {
         absl::StrCat(files()[0], ": tokens ", cut_.tokens, " - 1 = ", cut_.WindowsMax(), " windows of ", cut_.context,
                      " + ", (cut_.tokens - 1) % cut_.context,
                      cut_.WindowsMin() < cut_.WindowsMax() ? ", one fewer in epochs that begin later" : "",
-                     "; train.batch_size ", batch, " x model.gpt2.context ", cut_.context, " = ", batch * cut_.context,
-                     " tokens a step, more than an epoch has; lower train.batch_size to at most ", cut_.WindowsMin(),
-                     ", or name more tokens"));
+                     "; train.batch_size ", batch, " (over ", options_.workers,
+                     options_.workers == 1 ? " worker" : " workers", ") x model.gpt2.context ", cut_.context, " = ",
+                     batch * cut_.context, " tokens a step, more than an epoch has; lower train.batch_size to at most ",
+                     cut_.WindowsMin(), ", or name more tokens"));
   }
   if (batch < options_.workers) {
     return absl::InvalidArgumentError(absl::StrCat("train.batch_size ", batch, " is fewer windows a step than the ",

@@ -134,6 +134,8 @@ absl::StatusOr<std::unique_ptr<TokenShards>> TokenShards::Open(const TokenShards
   const absl::StatusOr<RowSpan> span = ResolveRange(options.source.rows(), tokens);
   if (!span.ok()) return Annotate(span.status(), shards->files_[0]);
   shards->span_ = *span;
+  ASSIGN_OR_RETURN(shards->tokenizer_, FindSourceTokenizer(shards->files_));
+  if (shards->tokenizer_.has_value()) RETURN_IF_ERROR(CheckVocabulary(*shards->tokenizer_, options.vocabulary));
   RETURN_IF_ERROR(shards->CheckTokens(options));
   return shards;
 }

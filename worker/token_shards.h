@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "sparrow/v1/job.pb.h"
 #include "worker/line_reader.h"
 #include "worker/row_range.h"
+#include "worker/source_tokenizer.h"
 
 namespace sparrow {
 
@@ -40,7 +42,8 @@ class TokenShards {
  public:
   // Opens all files and checks them. InvalidArgument: an empty file, an odd number of bytes, a size that is not what
   // the header says, tokens of 32 bits, another format, a token that the vocabulary does not have (with its position,
-  // counted from 0 in its file), no token in the range. The message names file, what was expected and what was found.
+  // counted from 0 in its file), no token in the range, a vocabulary that is not the one of the tokenizer beside the
+  // files. The message names file, what was expected and what was found.
   static absl::StatusOr<std::unique_ptr<TokenShards>> Open(const TokenShardsOptions& options);
   ~TokenShards();
   TokenShards(const TokenShards&) = delete;
@@ -48,6 +51,7 @@ class TokenShards {
 
   uint64_t tokens() const { return span_.count; }  // In the range.
   const std::vector<std::string>& files() const { return files_; }
+  const std::optional<SourceTokenizer>& tokenizer() const { return tokenizer_; }  // If one lies beside the files.
 
   // Tokens first to first + to.size() - 1 of the range. DataLoss: a file was changed since Open.
   // REQUIRES: they are in the range.
@@ -81,6 +85,7 @@ class TokenShards {
 
   std::vector<Shard> shards_;
   std::vector<std::string> files_;
+  std::optional<SourceTokenizer> tokenizer_;
   RowSpan span_;
   uint32_t vocabulary_ = 0;
 };

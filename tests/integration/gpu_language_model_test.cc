@@ -39,8 +39,8 @@ class GpuLanguageModel : public OnGpu<> {
   TrainingRun Run(const std::string& device, int steps, std::vector<std::string> sets = {},
                   std::vector<std::string> flags = {}, const std::string& coordinator = "") {
     sets.insert(sets.begin(), {absl::StrCat("train.steps_max=", steps), "train.loss_every_steps=1",
-                             "model.gpt2.layers=2", "model.gpt2.width=32", "model.gpt2.context=32",
-                             "model.gpt2.dropout=0.1", "train.batch_size=10"});
+                               "model.gpt2.layers=2", "model.gpt2.width=32", "model.gpt2.context=32",
+                               "model.gpt2.dropout=0.1", "model.gpt2.vocabulary=64", "train.batch_size=10"});
     if (coordinator.empty()) flags.insert(flags.end(), {"--device", device});
     return Train({.job = kJob,
                   .flags = flags,
@@ -87,8 +87,7 @@ TEST_F(GpuLanguageModel, TwoDeterministicRunsAreEqualBitForBit) {
     EXPECT_EQ(first.summary["eval_loss"], second.summary["eval_loss"]) << precision;
     const TrainingRun begun = Run("cuda:0", 15, sets);
     ASSERT_EQ(begun.status, 0) << begun.err;
-    const TrainingRun ended =
-        Run("cuda:0", 30, sets, {"--resume", begun.summary["checkpoint"].get<std::string>()});
+    const TrainingRun ended = Run("cuda:0", 30, sets, {"--resume", begun.summary["checkpoint"].get<std::string>()});
     ExpectLosses(ended, first.losses, 15, 0);
     EXPECT_EQ(ended.summary["eval_loss"], first.summary["eval_loss"]) << precision;
   }

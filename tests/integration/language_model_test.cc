@@ -61,14 +61,15 @@ TEST(LanguageModel, SamplesWhatItHasLearnt) {
   for (int i = 0; i < 400; ++i) text << "The sparrow is a small bird. ";
   text.close();
   Tokenize(data.File("text.txt"), data);
-  const TrainingRun run = Train({.job = kJob,
-                                 .flags = {},
-                                 .sets = {"train.steps_max=300", "train.epochs=100", "eval.every_steps=0",
-                                          "model.gpt2.layers=1", "model.gpt2.width=32", "model.gpt2.context=32",
-                                          "train.schedule.warmup_steps=10", "train.optimizer.learning_rate=0.01"},
-                                 .coordinator = "",
-                                 .data_root = data.path(),
-                                 .checkpoint_root = data.File("checkpoints")});
+  const TrainingRun run =
+      Train({.job = kJob,
+             .flags = {},
+             .sets = {"train.steps_max=300", "train.epochs=100", "eval.every_steps=0", "model.gpt2.layers=1",
+                      "model.gpt2.width=32", "model.gpt2.context=32", "model.gpt2.vocabulary=64",
+                      "train.schedule.warmup_steps=10", "train.optimizer.learning_rate=0.01"},
+             .coordinator = "",
+             .data_root = data.path(),
+             .checkpoint_root = data.File("checkpoints")});
   ASSERT_EQ(run.status, 0) << run.err;
   const std::string checkpoint = run.summary["checkpoint"];
   const auto sample = [&](const std::vector<std::string>& more) {
@@ -105,7 +106,7 @@ class LanguageModelCluster : public ::testing::Test {
   TrainingRun TrainHere(const std::string& coordinator, const std::vector<std::string>& more = {}) {
     std::vector<std::string> sets = {"train.steps_max=30",     "train.loss_every_steps=1", "eval.every_steps=10",
                                      "model.gpt2.layers=2",    "model.gpt2.width=32",      "model.gpt2.context=32",
-                                     "model.gpt2.dropout=0.1", "train.batch_size=10"};
+                                     "model.gpt2.dropout=0.1", "train.batch_size=10",      "model.gpt2.vocabulary=64"};
     sets.insert(sets.end(), more.begin(), more.end());
     return Train({.job = kJob,
                   .flags = {},
@@ -140,8 +141,8 @@ TEST_F(LanguageModelCluster, DaemonsTrainWhatOneProcessTrains) {
 TEST_F(LanguageModelCluster, AWorkerThatIsKilledInAStepIsNamedAndTheOthersGoOn) {
   LocalCluster cluster({.servers = 0, .workers = 2, .data_root = data_.path()});
   ChildProcess watch({ProgramPath("sparrowctl"), "submit", absl::StrCat(SPARROW_SOURCE_DIR, "/", kJob), "--coordinator",
-                      cluster.coordinator(), "--watch", "--set", "train.epochs=1000", "--set",
-                      "train.steps_max=100000"});
+                      cluster.coordinator(), "--watch", "--set", "train.epochs=1000", "--set", "train.steps_max=100000",
+                      "--set", "model.gpt2.vocabulary=64"});
   ASSERT_TRUE(watch.WaitForOutput("step ", absl::Seconds(60)).has_value()) << watch.Stdout() << watch.Stderr();
   const absl::Time killed = absl::Now();
   cluster.workers()[1]->Signal(SIGKILL);

@@ -35,7 +35,7 @@ struct RecoveredJob {
 inline RecoveredJob SmallLanguageModel(const std::vector<std::string>& more) {
   RecoveredJob job{.file = "deploy/jobs/shakespeare.textproto",
                    .sets = {"train.loss_every_steps=1", "eval.every_steps=0", "train.epochs=1000",
-                            "model.gpt2.dropout=0.1", "cluster.workers=2"}};
+                            "model.gpt2.dropout=0.1", "model.gpt2.vocabulary=64", "cluster.workers=2"}};
   job.sets.insert(job.sets.end(), more.begin(), more.end());
   return job;
 }

@@ -186,7 +186,7 @@ TEST_F(TokenBatchesTest, TooFewTokensAreRefusedWithTheArithmetic) {
   options_.batch_size = 142;
   EXPECT_ERROR(ReadAll(options_).status, kInvalidArgument,
                "a.bin: tokens 1000 - 1 = 142 windows of 7 + 5, one fewer in epochs that begin later",
-               "train.batch_size 142 x model.gpt2.context 7 = 994 tokens a step",
+               "train.batch_size 142 (over 1 worker) x model.gpt2.context 7 = 994 tokens a step",
                "lower train.batch_size to at most 141");
   options_.batch_size = 141;
   EXPECT_TRUE(ReadAll(options_).status.ok());

@@ -1,6 +1,7 @@
 #include "worker/token_check.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "tests/worker/input_test_support.h"
 #include "tests/worker/token_files.h"
@@ -53,6 +54,10 @@ TEST(TokenCheck, WhatTrainingWouldStopAtIsAnError) {
   job.mutable_train()->set_batch_size(4);
   EXPECT_ERROR(CheckTokens(job, files.root(), nullptr).status(), kInvalidArgument,
                "data.train: ", "train.batch_size to at most 3");
+  files.Write("a.bin.tokenizer.json", R"({"format":"sparrow-tokenizer","vocabulary":65})");
+  EXPECT_ERROR(CheckTokens(LanguageJob(), files.root(), nullptr).status(), kInvalidArgument,
+               "data.train: ", "model.gpt2.vocabulary is 70", "a.bin.tokenizer.json");
+  std::filesystem::remove(files.Path("a.bin.tokenizer.json"));
   EXPECT_ERROR(CheckTokens(LanguageJob(), files.root(), [] { return true; }).status(), kCancelled, "data.train");
 }
 
