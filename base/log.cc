@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -32,7 +34,8 @@ LogLine::LogLine(LogSeverity severity, const char* file, int line) : severity_(s
 LogLine::~LogLine() {
   if (severity_ < min_severity.load(std::memory_order_relaxed)) return;
   stream_ << "\n";
-  const std::string text = stream_.str();
+  static const bool terminal = isatty(STDERR_FILENO) != 0;
+  const std::string text = (terminal ? "\r\x1b[K" : "") + stream_.str();
   std::fwrite(text.data(), 1, text.size(), stderr);  // stdio locks the stream, so a line stays whole.
 }
 

@@ -10,8 +10,8 @@ namespace sparrow {
 
 enum class LogSeverity { kInfo, kWarning, kError };
 
-// Lines below this severity are dropped. Default kInfo. Meant for main(): sparrowctl raises it so that logs do not tear
-// its progress bar.
+// Lines below this severity are dropped. Default kInfo. Meant for main(). A line begins where a progress bar
+// does, on a terminal, and takes its place.
 void SetMinLogSeverity(LogSeverity severity);
 
 namespace internal {

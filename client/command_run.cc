@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "client/cli.h"
 #include "client/embedded_cluster.h"
 #include "client/follow_job.h"
 #include "client/job_file.h"
+#include "client/resume_path.h"
 #include "client/run_embedded.h"
 #include "server/shard.h"
 #include "worker/job_check.h"
@@ -20,6 +22,7 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
   std::vector<std::string> sets;
   std::string resume;
   int64_t workers = 0, servers = 0;
+  bool verbose = false;
   const std::vector<Option> options = {
       {"data-root", &cluster.data_root, "Directory that the job's files lie under.", false},
       {"device", &cluster.device,
@@ -50,7 +53,10 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
        "0: no limit.",
        false},
       {"checkpoint-root", &cluster.checkpoint_root, "Directory that checkpoints are written under.", false},
-      {"resume", &resume, "Goes on from this checkpoint, a directory under --checkpoint-root.", false},
+      {"resume", &resume,
+       "Goes on from this checkpoint, or the newest whole one of this job's directory, under --checkpoint-root.",
+       false},
+      {"verbose", &verbose, "Shows what coordinator, servers and workers log, and not their warnings alone.", false},
       {"metrics", AddressFlag{&cluster.metrics, AddressUse::kListenOnTcp, /*may_be_empty=*/true},
        "Serves Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one.", false},
   };
@@ -65,6 +71,7 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
   std::vector<std::string> positional;
   if (const std::optional<int> exit = ParseCommandLine(usage, options, arguments, &positional)) return *exit;
   if (const absl::Status status = CheckOutputs(outputs); !status.ok()) return Fail(status);
+  if (verbose) SetMinLogSeverity(LogSeverity::kInfo);
 
   absl::StatusOr<v1::Job> job = LoadJobFile(positional[0], sets);
   if (!job.ok()) return FailBeforeStart(job.status(), v1::Job(), outputs);
@@ -78,7 +85,7 @@ int RunCommand(const Arguments& arguments, Interrupt* interrupt) {
   };
   cluster.workers = count(workers, job->cluster().workers());
   cluster.servers = count(servers, job->cluster().servers());
-  return RunEmbedded(*job, cluster, resume, outputs, interrupt);
+  return RunEmbedded(*job, cluster, ResumePath(resume, cluster.checkpoint_root), outputs, interrupt);
 }
 
 }  // namespace sparrow

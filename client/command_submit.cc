@@ -9,6 +9,7 @@
 #include "client/connect.h"
 #include "client/follow_job.h"
 #include "client/job_file.h"
+#include "client/resume_path.h"
 #include "worker/job_check.h"
 
 namespace sparrow {
@@ -25,7 +26,10 @@ int SubmitCommand(const Arguments& arguments, Interrupt* interrupt) {
       {"set", &sets, "Changes the job: --set train.batch_size=512. May be repeated.", false},
       {"json", &outputs.json, "With --watch: writes the summary to this file as one JSON object.", false},
       {"losses", &outputs.losses, "With --watch: writes the loss curve to this file as CSV: step,loss.", false},
-      {"resume", &resume, "Goes on from this checkpoint, a directory under the members' --checkpoint-root.", false},
+      {"resume", &resume,
+       "Goes on from this checkpoint, or the newest whole one of this job's directory, under the members' "
+       "--checkpoint-root.",
+       false},
   };
   const Usage usage{"sparrowctl submit", "JOB",
                     "Hands the job in the file JOB to a cluster and prints its id. The job's files are looked for "
@@ -48,7 +52,7 @@ int SubmitCommand(const Arguments& arguments, Interrupt* interrupt) {
   if (!link.ok()) return FailBeforeStart(link.status(), *job, outputs);
   v1::SubmitRequest request;
   *request.mutable_job() = *job;
-  request.set_restore_from(resume);
+  request.set_restore_from(ResumePath(resume, /*root=*/""));
   const absl::StatusOr<v1::SubmitResponse> submitted = (*link)->Submit(request);
   if (!submitted.ok()) return FailBeforeStart(submitted.status(), *job, outputs);
   std::printf("submitted %s\n", submitted->job_id().c_str());

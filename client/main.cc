@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   // Lives as long as the process, like the thread that tells it of signals.
   auto* interrupt = new sparrow::Interrupt;
   sparrow::InstallShutdownHandler([interrupt](int signal) { interrupt->Notify(signal); });
-  // The parts of a cluster in this process would tear the progress bar.
-  sparrow::SetMinLogSeverity(sparrow::LogSeverity::kError);
+  // Of the parts of a cluster in this process, what somebody should look at. `sparrowctl run --verbose` shows more.
+  sparrow::SetMinLogSeverity(sparrow::LogSeverity::kWarning);
   return sparrow::RunSparrowctl(sparrow::Arguments(argv + 1, argv + argc), interrupt);
 }

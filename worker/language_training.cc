@@ -26,6 +26,7 @@
 #include "worker/job_check.h"
 #include "worker/language_trainer.h"
 #include "worker/optimizer_slices.h"
+#include "worker/same_input.h"
 #include "worker/token_batches.h"
 #include "worker/training_record.h"
 #include "worker/training_run.h"
@@ -67,6 +68,7 @@ class LanguageTraining final : public TrainingRun {
       }
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
+    RETURN_IF_ERROR(CheckSameInput(LookAtInput(record_.files()), collective_.get()));
     RETURN_IF_ERROR(CheckDevices());
     RETURN_IF_ERROR(CheckEqual("before the first step"));
     if (train_ != nullptr) {
@@ -122,7 +124,7 @@ class LanguageTraining final : public TrainingRun {
         "%s, and this machine has %.1f MiB available; lower train.micro_batch_size, set train.recompute to BLOCKS, %s"
         "or take a smaller model",
         needs, static_cast<double>(available) / kMiB,
-        in_.device.gpu.has_value() ? "" : "train.zero to OPTIMIZER_STATE, "));
+        in_.device.gpu.has_value() || in_.task.workers() == 1 ? "" : "train.zero to OPTIMIZER_STATE, "));
   }
 
   void Publish(const LanguageMemory& memory) const {

@@ -33,7 +33,8 @@ class GaugeOnceSet {
 struct WorkerMetrics {
   explicit WorkerMetrics(Metrics* metrics)
       : samples(metrics->AddCounter("sparrow_worker_samples_total",
-                                    "Samples that this worker has trained; the rise per second is its throughput.")),
+                                    "Samples (tokens of a language model) that this worker has trained; the rise per "
+                                    "second is its throughput.")),
         steps(metrics->AddCounter("sparrow_worker_steps_total",
                                   "Training steps done; a rise that stops while a job runs means that it hangs.")),
         loss(metrics->AddGauge("sparrow_worker_loss",
@@ -53,8 +54,9 @@ struct WorkerMetrics {
             "sparrow_worker_slice_bytes_total",
             "Bytes of gradients and weights that this worker has sent to others (language models on CPUs, or between "
             "GPUs): 8 "
-            "(workers - 1) / workers a parameter and step, more with train.zero GRADIENTS and several micro batches; a "
-            "rise beside the allreduce part of a step means that the network binds.")),
+            "(workers - 1) / workers a parameter and step, more with train.zero GRADIENTS and several micro batches, "
+            "less with train.zero between GPUs in 16 bits; a rise beside the allreduce part of a step means that the "
+            "network binds.")),
         rows_read(metrics->AddCounter("sparrow_worker_rows_read_total",
                                       "Rows of input that this worker has read, skipped ones included.")),
         rows_skipped(

@@ -27,6 +27,7 @@ namespace {
 
 constexpr uint64_t kBlockTokens = 1 << 20;  // That a thread checks at once.
 constexpr size_t kStartBytes = 512;         // Of a file, from which its format is told.
+constexpr size_t kUint32BytesMin = 128;     // So many bytes have a 0 in every second token by no chance.
 constexpr size_t kTextBytesMin = 32;        // So many bytes of text are no tokens by chance.
 
 // llm.c's other files, by the same first number.
@@ -54,7 +55,8 @@ constexpr Format kOtherFormats[] = {
                        5),
      "xz-compressed; decompress it"},
     {absl::string_view("PK\x03\x04", 4), "a zip archive, as PyTorch's .pt files are"},
-    {absl::string_view("PAR1\x15", 5), "Parquet"},
+    {absl::string_view("PAR1", 4), "Parquet"},
+    {absl::string_view("\x89PNG\r\n", 6), "a picture (PNG)"},
     {absl::string_view("ARROW1", 6), "Arrow"}};
 
 // A text that nobody has tokenized: UTF-8 without the zeros and control characters that half of all tokens have.
@@ -67,6 +69,19 @@ bool LooksLikeText(absl::string_view start) {
   });
 }
 
+constexpr uint32_t BytesSwapped(uint32_t value) { return __builtin_bswap32(value); }
+
+// Without a header: numbers below 2^16 as uint32, which are not all 0.
+bool LooksLikeUint32(absl::string_view start) {
+  if (start.size() < kUint32BytesMin) return false;
+  bool any = false;
+  for (size_t i = 0; i + 4 <= start.size(); i += 4) {
+    if (start[i + 2] != 0 || start[i + 3] != 0) return false;
+    any = any || start[i] != 0 || start[i + 1] != 0;
+  }
+  return any;
+}
+
 // Of a file that holds something else: what. "" of one that may be tokens.
 std::string ForeignFormat(const std::string& path, absl::string_view start) {
   uint32_t magic = 0;
@@ -77,6 +92,8 @@ std::string ForeignFormat(const std::string& path, absl::string_view start) {
   for (const Format& other : kOtherFormats) {
     if (absl::StartsWith(start, other.start)) return other.name;
   }
+  if (magic == BytesSwapped(kTokenFileMagic)) return "llm.c's tokens of a machine with the other byte order";
+  if (LooksLikeUint32(start)) return "numbers of 32 bits (every second one of 16 bits is 0); write them as uint16";
   if (absl::EndsWith(path, ".gz")) return "named .gz; decompress it";
   if (LooksLikeText(start)) return "text; make tokens of it by sparrowctl data tokenize";
   return "";

@@ -28,6 +28,7 @@
 #include "worker/job_layout.h"
 #include "worker/prefetcher.h"
 #include "worker/replicated_rows.h"
+#include "worker/same_input.h"
 #include "worker/step_rows.h"
 #include "worker/train_loop.h"
 #include "worker/training_record.h"
@@ -55,6 +56,7 @@ class Training final : public TrainingRun {
     // The others find the servers open: they meet rank 0 after that.
     if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
+    RETURN_IF_ERROR(CheckSameInput(LookAtInput(record_.files()), collective_.get()));
     if (reader_ != nullptr) {
       RETURN_IF_ERROR(trainer_->Join(
           {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));
@@ -161,7 +163,7 @@ class Training final : public TrainingRun {
       absl::StatusOr<std::unique_ptr<BatchReader>> reader = BatchReader::Open(options);
       if (!reader.ok()) return Annotate(reader.status(), "data.train");
       reader_ = std::move(*reader);
-      for (const std::string& file : reader_->files()) summary_.add_sources(AsUtf8(file));
+      record_.AddSources(reader_->files());
     }
     if (!job_.data().has_test()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<Evaluator>> evaluator = Evaluator::Create(

@@ -7,10 +7,10 @@
 namespace sparrow {
 
 void TrainingRecord::AddSources(std::span<const std::string> files) {
-  const auto& named = summary_.sources();
   for (const std::string& file : files) {
-    const std::string name = AsUtf8(file);
-    if (std::find(named.begin(), named.end(), name) == named.end()) summary_.add_sources(name);
+    if (std::find(files_.begin(), files_.end(), file) != files_.end()) continue;
+    files_.push_back(file);
+    summary_.add_sources(AsUtf8(file));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sparrow/v1/coordinator.pb.h"
 #include "worker/metrics.h"
@@ -23,6 +24,7 @@ class TrainingRecord {
 
   // Names files that are read, each once.
   void AddSources(std::span<const std::string> files);
+  const std::vector<std::string>& files() const { return files_; }  // So named.
 
   struct Step {
     uint64_t step = 0;  // From 0.
@@ -49,6 +51,7 @@ class TrainingRecord {
   const uint64_t loss_every_steps_;
 
   v1::Summary summary_;
+  std::vector<std::string> files_;
   uint64_t epoch_of_loss_ = 0;
   double epoch_loss_sum_ = 0;
   uint64_t epoch_samples_ = 0;

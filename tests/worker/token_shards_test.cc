@@ -104,6 +104,10 @@ const Refused kRefused[] = {
      std::string("B\xc3\xbcrger: Bevor wir weitergehen, h\xc3\xb6rt mich. \xe2\x80\x94").substr(0, 50),
      {"found text", "sparrowctl data tokenize"}},
     {"Npy", std::string("\x93NUMPY\x01\x00", 8), {".npy"}},
+    {"ByteOrder", TokenHeader(5, 1, __builtin_bswap32(kTokenFileMagic)), {"the other byte order"}},
+    {"Uint32", std::string(AsBytes(std::span<const uint32_t>(std::vector<uint32_t>(40, 777)))), {"numbers of 32 bits"}},
+    {"Parquet", std::string("PAR1\x20\x00", 6), {"Parquet"}},
+    {"Picture", std::string("\x89PNG\r\n\x1a\n", 8), {"a picture"}},
     {"Zip", std::string("PK\x03\x04\x00\x00", 6), {"zip archive"}},
 };
 
@@ -120,6 +124,13 @@ TEST(TokenShards, SmallTokensAreNotTakenForText) {
   files.Write("bytes.bin", PlainTokens(bytes));
   files.Write("few.bin", "ab");
   EXPECT_TRUE(TokenShards::Open(OptionsFor(files, {"bytes.bin", "few.bin"})).ok());
+  // Nor zeros for numbers of 32 bits, nor one token between them.
+  std::vector<uint16_t> zeros(200, 0);
+  files.Write("zeros.bin", PlainTokens(zeros));
+  zeros[31] = 1;
+  for (size_t i = 0; i < zeros.size(); i += 2) zeros[i] = 9;
+  files.Write("nearly.bin", PlainTokens(zeros));
+  EXPECT_TRUE(TokenShards::Open(OptionsFor(files, {"zeros.bin", "nearly.bin"})).ok());
 }
 
 TEST(TokenShards, NamesThatAreNoFilesAreRefused) {
