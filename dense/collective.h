@@ -25,8 +25,8 @@ Slice SliceOf(const SliceEnds& ends, uint32_t rank);
 // The cut that `ends` makes in the elements of `part`, as a vector of its own.
 SliceEnds SlicesWithin(const SliceEnds& ends, const Slice& part);
 
-// Not thread-safe. After an error (Unavailable: a member has gone or was too slow; the message says which operation)
-// the group is unusable.
+// Not thread-safe but for Abort. After an error (Unavailable: a member has gone or was too slow; the message says which
+// operation. Cancelled: Abort) the group is unusable.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -54,6 +54,9 @@ class Collective {
   virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) = 0;
 
   virtual absl::Status Barrier() = 0;
+
+  // Ends what this member waits for, and every later call. Thread-safe. Does nothing where nobody is waited for.
+  virtual void Abort() {}
 };
 
 // The board by which members find each other; the coordinator's rendezvous in a cluster. Thread-safe.

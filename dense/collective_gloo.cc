@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <numeric>
@@ -165,6 +166,18 @@ class GlooCollective final : public Collective {
     });
   }
 
+  void Abort() override {
+    aborted_ = true;
+    // A wait that times out ends all waits of its context. Nobody sends what this one waits for.
+    try {
+      char byte;
+      const auto never = context_->createUnboundBuffer(&byte, sizeof(byte));
+      never->recv(static_cast<int>((rank() + 1) % size()), gloo::Slot::build(kAbortSlotPrefix, 0));
+      never->waitRecv(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {  // So it ends; or the connections are closed.
+    }
+  }
+
  private:
   template <typename T>
   absl::Status AllReduce(absl::string_view operation, std::span<T> values) {
@@ -183,7 +196,8 @@ class GlooCollective final : public Collective {
   // A slice travels in pieces, so that one is added while the next is on its way.
   static constexpr uint64_t kPieceFloats = uint64_t{1} << 18;
   static constexpr uint64_t kPiecesAhead = 4;       // That are expected at a time.
-  static constexpr uint8_t kRingSlotPrefix = 0x20;  // None of Gloo's own.
+  static constexpr uint8_t kRingSlotPrefix = 0x20;  // None of Gloo's own, as the other one.
+  static constexpr uint8_t kAbortSlotPrefix = 0x21;
 
   void SumAroundRing(std::span<float> values, const SliceEnds& ends) {
     CHECK(ends.size() == size() && ends.back() == values.size());
@@ -238,9 +252,14 @@ class GlooCollective final : public Collective {
   // Runs one operation; its failure, or an earlier one's, as a Status.
   absl::Status Run(absl::string_view operation, const std::function<void()>& body) {
     if (!failure_.ok()) return failure_;
+    const auto aborted = [&] {
+      return failure_ = absl::CancelledError(absl::StrCat(operation, " of rank ", rank(), " was aborted"));
+    };
+    if (aborted_) return aborted();
     try {
       body();
     } catch (const std::exception& error) {
+      if (aborted_) return aborted();
       failure_ =
           absl::UnavailableError(absl::StrCat(operation, " of rank ", rank(), " of ", size(),
                                               " failed; another member has left or is slower than the timeout of ",
@@ -260,6 +279,7 @@ class GlooCollective final : public Collective {
   const std::shared_ptr<gloo::Context> context_;  // Shared with Gloo's options objects during an operation.
   const std::chrono::milliseconds timeout_;
 
+  std::atomic<bool> aborted_{false};  // Written before the waits are ended, under whose locks an operation learns it.
   uint32_t next_tag_ = 0;
   uint64_t slice_bytes_sent_ = 0;
   std::vector<float> pieces_;  // Where they come in.

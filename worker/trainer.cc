@@ -56,6 +56,7 @@ class Training final : public TrainingRun {
     // The others find the servers open: they meet rank 0 after that.
     if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
+    const StopSignal::Scope stop_collective(stop_, [this] { collective_->Abort(); });
     RETURN_IF_ERROR(CheckSameInput(LookAtInput(record_.files()), collective_.get()));
     if (reader_ != nullptr) {
       RETURN_IF_ERROR(trainer_->Join(

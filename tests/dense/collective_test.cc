@@ -259,6 +259,45 @@ TEST_P(GlooGroups, MemberThatIsTooSlowMakesTheOthersUnavailable) {
   });
 }
 
+// A member that stands still holds its connections open: nothing but the end of its lease says that it is lost.
+TEST_P(GlooGroups, AbortEndsWhatWaitsForAMemberThatStandsStillAndEveryLaterCall) {
+  const uint32_t size = GetParam();
+  absl::Mutex mu;
+  uint32_t done = 0;
+  const absl::Time start = absl::Now();
+  RunGroup(size, absl::Minutes(5), [&](Collective* group) {
+    ASSERT_TRUE(group->Barrier().ok());
+    const auto all_others = [&] { return done == size - 1; };
+    if (group->rank() == 0) {
+      absl::MutexLock lock(&mu);
+      EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all_others), absl::Seconds(60)));
+      return;
+    }
+    std::thread aborter([&] {
+      absl::SleepFor(absl::Milliseconds(20 * group->rank()));
+      group->Abort();
+    });
+    std::vector<float> values(100'000, 1.0f);
+    absl::Status status;
+    for (int i = 0; i < 2 && status.ok(); ++i) status = group->AllReduceSum(std::span<float>(values));
+    EXPECT_TRUE(absl::IsCancelled(status) || absl::IsUnavailable(status)) << status;  // Of another's abort.
+    aborter.join();
+    EXPECT_FALSE(group->Barrier().ok());
+    absl::MutexLock lock(&mu);
+    ++done;
+  });
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+}
+
+TEST(GlooCollective, AGroupThatWasAbortedBeforeACallWaitsForNobody) {
+  RunGroup(2, absl::Minutes(5), [](Collective* group) {
+    group->Abort();
+    const absl::Status status = group->Barrier();
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Barrier of rank"));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, GlooGroups, ::testing::Values(2, 3, 4));
 
 TEST(GlooCollective, MemberThatNeverComesIsAnErrorWithinTheConnectTimeout) {

@@ -138,17 +138,23 @@ TEST_F(LanguageModelCluster, DaemonsTrainWhatOneProcessTrains) {
   }
 }
 
-TEST_F(LanguageModelCluster, AWorkerThatIsKilledInAStepIsNamedAndTheOthersGoOn) {
+// One that is killed closes its connections; one that stands still does not.
+class LanguageModelLoss : public LanguageModelCluster, public ::testing::WithParamInterface<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Signals, LanguageModelLoss, ::testing::Values(SIGKILL, SIGSTOP),
+                         [](const auto& info) { return info.param == SIGKILL ? "Kill" : "Stop"; });
+
+TEST_P(LanguageModelLoss, AWorkerThatIsLostInAStepIsNamedAndTheOthersGoOn) {
   LocalCluster cluster({.servers = 0, .workers = 2, .data_root = data_.path()});
   ChildProcess watch({ProgramPath("sparrowctl"), "submit", absl::StrCat(SPARROW_SOURCE_DIR, "/", kJob), "--coordinator",
                       cluster.coordinator(), "--watch", "--set", "train.epochs=1000", "--set", "train.steps_max=100000",
                       "--set", "model.gpt2.vocabulary=64"});
   ASSERT_TRUE(watch.WaitForOutput("step ", absl::Seconds(60)).has_value()) << watch.Stdout() << watch.Stderr();
-  const absl::Time killed = absl::Now();
-  cluster.workers()[1]->Signal(SIGKILL);
+  const absl::Time lost = absl::Now();
+  cluster.workers()[1]->Signal(GetParam());
   const std::optional<int> status = watch.Wait(absl::Seconds(40));
   ASSERT_TRUE(status.has_value()) << watch.Stdout();
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));
+  EXPECT_LT(absl::Now() - lost, absl::Seconds(30));
   EXPECT_NE(*status, 0);
   EXPECT_THAT(watch.Stdout() + watch.Stderr(), HasSubstr("worker-2"));
   const TrainingRun next = TrainHere(cluster.coordinator());
