@@ -46,7 +46,7 @@ v1::ReportRequest::End RunTask(const TaskEnvironment& environment, const std::st
   const auto report_failure = [&](const absl::Status& status) {
     if (stop->stopped() || absl::IsCancelled(status)) return;
     if (absl::IsUnavailable(status) && stop->WaitFor(environment.lease + kHoldBack)) return;
-    LOG(WARNING) << task.job_id() << ": " << status.message();  // The job fails, not the worker.
+    LOG(INFO) << task.job_id() << ": " << status.message();  // The job fails, not the worker.
     ReportEnd(&reporter, task, v1::ReportRequest::FAILED, std::string(status.message()), nullptr);
   };
 

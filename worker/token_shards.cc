@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -28,6 +29,7 @@ namespace {
 constexpr uint64_t kBlockTokens = 1 << 20;  // That a thread checks at once.
 constexpr size_t kStartBytes = 512;         // Of a file, from which its format is told.
 constexpr size_t kUint32BytesMin = 128;     // So many bytes have a 0 in every second token by no chance.
+constexpr size_t kUint32DistinctMin = 4;    // And so many different ones are no filling.
 constexpr size_t kTextBytesMin = 32;        // So many bytes of text are no tokens by chance.
 
 // llm.c's other files, by the same first number.
@@ -71,15 +73,15 @@ bool LooksLikeText(absl::string_view start) {
 
 constexpr uint32_t BytesSwapped(uint32_t value) { return __builtin_bswap32(value); }
 
-// Without a header: numbers below 2^16 as uint32, which are not all 0.
+// Without a header: numbers below 2^16 as uint32, of which some differ.
 bool LooksLikeUint32(absl::string_view start) {
   if (start.size() < kUint32BytesMin) return false;
-  bool any = false;
+  std::set<absl::string_view> low;
   for (size_t i = 0; i + 4 <= start.size(); i += 4) {
     if (start[i + 2] != 0 || start[i + 3] != 0) return false;
-    any = any || start[i] != 0 || start[i + 1] != 0;
+    low.insert(start.substr(i, 2));
   }
-  return any;
+  return low.size() >= kUint32DistinctMin;
 }
 
 // Of a file that holds something else: what. "" of one that may be tokens.

@@ -431,7 +431,7 @@ TEST_F(LanguageTraining, DivergedInTheLastStepFailsAndSavesNothing) {
 TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
   const auto result =
       harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective), 5, "0");
+                               return std::make_unique<LyingCollective>(std::move(collective), 6, "0");
                              }});
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("after 3 steps worker 1 has other weights than worker 0"));
@@ -446,9 +446,9 @@ TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamedAfterTheStepsThatTheJobN
                                         return std::make_unique<LyingCollective>(std::move(collective), when, "0");
                                       }});
   };
-  // Devices, and the weights at the start, come first.
+  // Files, devices, and the weights at the start come first.
   for (const int steps : {2, 4, 30}) {
-    gatherings = 2 + steps / 2;
+    gatherings = 3 + steps / 2;
     EXPECT_THAT(std::string(lie_at(gatherings).status().message()),
                 HasSubstr(absl::StrCat("after ", steps, " steps worker 1 has other weights than worker 0")));
   }
@@ -460,9 +460,18 @@ TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamedAfterTheStepsThatTheJobN
 TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {
   const auto result =
       harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective), 1, "a GPU");
+                               return std::make_unique<LyingCollective>(std::move(collective), 2, "a GPU");
                              }});
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("worker 1 computes on a GPU, and worker 0 on a CPU"));
+}
+
+TEST_F(LanguageTraining, WorkersWithOtherFilesAreNamed) {
+  const auto result =
+      harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
+                               return std::make_unique<LyingCollective>(std::move(collective), 1, "2 files of 7 bytes");
+                             }});
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("worker 1 reads 2 files of 7 bytes, but worker 0 reads 1 file of"));
 }
 
 TEST_F(LanguageTraining, WhatDoesNotFitIsRefusedAtTheStart) {

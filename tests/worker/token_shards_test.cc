@@ -105,7 +105,11 @@ const Refused kRefused[] = {
      {"found text", "sparrowctl data tokenize"}},
     {"Npy", std::string("\x93NUMPY\x01\x00", 8), {".npy"}},
     {"ByteOrder", TokenHeader(5, 1, __builtin_bswap32(kTokenFileMagic)), {"the other byte order"}},
-    {"Uint32", std::string(AsBytes(std::span<const uint32_t>(std::vector<uint32_t>(40, 777)))), {"numbers of 32 bits"}},
+    {"Uint32",
+     std::string(AsBytes(std::span<const uint32_t>(
+         std::vector<uint32_t>{1,  20, 300, 4000, 5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17,
+                               18, 19, 20,  21,   22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33}))),
+     {"numbers of 32 bits"}},
     {"Parquet", std::string("PAR1\x20\x00", 6), {"Parquet"}},
     {"Picture", std::string("\x89PNG\r\n\x1a\n", 8), {"a picture"}},
     {"Zip", std::string("PK\x03\x04\x00\x00", 6), {"zip archive"}},
