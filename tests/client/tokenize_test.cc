@@ -20,6 +20,9 @@ class TokenizeTest : public testing::Test {
     TokenShardsOptions options;
     options.data_root = files_.root();
     options.source.add_path(pattern);
+    const auto tokenizer = LoadTokenizer(files_.Path("out.bin.tokenizer.json"));
+    CHECK(tokenizer.ok()) << tokenizer.status();
+    options.vocabulary = (*tokenizer)->vocabulary();
     auto shards = TokenShards::Open(options);
     CHECK(shards.ok()) << shards.status();
     std::vector<uint16_t> tokens((*shards)->tokens());
