@@ -241,7 +241,7 @@ absl::Status Gpt2Tokenizer::Decode(std::span<const uint16_t> tokens, std::string
 
 std::string Gpt2Tokenizer::ToJson() const {
   nlohmann::ordered_json json;
-  json["format"] = "sparrow-tokenizer";
+  json["format"] = kTokenizerFormat;
   json["version"] = 1;
   json["kind"] = "gpt2";
   json["vocabulary"] = vocabulary();

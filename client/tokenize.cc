@@ -80,7 +80,7 @@ absl::StatusOr<TokenizeResult> TokenizeFiles(const TokenizeOptions& options, Tok
   if (writer.tokens() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(options.out, ": there is no token to write; give it a text"));
   }
-  result.tokenizer_path = options.out + ".tokenizer.json";
+  result.tokenizer_path = options.out + kTokenizerSuffix;
   RETURN_IF_ERROR(WriteFileAtomically(result.tokenizer_path, tokenizer->ToJson()));
   RETURN_IF_ERROR(writer.Commit());
   result.tokens = writer.tokens();

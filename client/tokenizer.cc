@@ -16,7 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "sparrow-tokenizer";
 constexpr int kVersion = 1;
 constexpr size_t kCharacterBytesMax = 4;
 
@@ -27,7 +26,7 @@ absl::Status Bad(const Parts&... parts) {
 
 Json Header(const char* kind, const Tokenizer& tokenizer) {
   Json json;
-  json["format"] = kFormat;
+  json["format"] = kTokenizerFormat;
   json["version"] = kVersion;
   json["kind"] = kind;
   json["vocabulary"] = tokenizer.vocabulary();
@@ -175,7 +174,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Gpt2FromJson(const Json& json) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(const Json& json) {
-  if (!json.is_object() || json.value("format", Json()) != kFormat) return Bad("is not a tokenizer's file");
+  if (!json.is_object() || json.value("format", Json()) != kTokenizerFormat) return Bad("is not a tokenizer's file");
   if (json.value("version", Json()) != kVersion) {
     return Bad("has version ", json.value("version", Json()).dump(), ", expected ", kVersion);
   }

@@ -23,11 +23,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/source_tokenizer.h"
 
 namespace sparrow {
 
 inline constexpr absl::string_view kEndOfText = "<|endoftext|>";  // What it is decoded to, and its name in vocab.json.
-inline constexpr uint32_t kVocabularyMax = 1 << 16;               // Tokens are uint16.
 
 // Not thread-safe.
 class Tokenizer {

@@ -69,7 +69,7 @@ class LanguageTraining final : public TrainingRun {
     }
     ASSIGN_OR_RETURN(collective_, in_.meet());
     const StopSignal::Scope stop_collective(stop_, [this] { collective_->Abort(); });
-    RETURN_IF_ERROR(CheckSameInput(LookAtInput(record_.files()), collective_.get()));
+    RETURN_IF_ERROR(CheckSameInput(record_.files(), collective_.get()));
     RETURN_IF_ERROR(CheckDevices());
     RETURN_IF_ERROR(CheckEqual("before the first step"));
     if (train_ != nullptr) {

@@ -43,7 +43,9 @@ absl::StatusOr<std::string> LookAtInput(const std::vector<std::string>& files) {
                       absl::Hex(HashBytes(all)), ")");
 }
 
-absl::Status CheckSameInput(const absl::StatusOr<std::string>& seen, Collective* collective) {
+absl::Status CheckSameInput(const std::vector<std::string>& files, Collective* collective) {
+  if (collective->size() == 1) return absl::OkStatus();
+  const absl::StatusOr<std::string> seen = LookAtInput(files);
   ASSIGN_OR_RETURN(const std::vector<std::string> all, collective->AllGather(seen.ok() ? *seen : std::string()));
   RETURN_IF_ERROR(seen.status());
   for (size_t rank = 1; rank < all.size(); ++rank) {

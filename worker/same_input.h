@@ -16,9 +16,9 @@ namespace sparrow {
 // last 4 KiB of each. Of what is no regular file, such as a pipe, the name alone. Errors name the file.
 absl::StatusOr<std::string> LookAtInput(const std::vector<std::string>& files);
 
-// Every member calls it with what it has seen, or the error of that. FailedPrecondition names the first worker that has
-// seen something else than worker 0, and both.
-absl::Status CheckSameInput(const absl::StatusOr<std::string>& seen, Collective* collective);
+// Every member calls it with its files; a lone one looks at nothing. FailedPrecondition names the first worker that has
+// seen something else than worker 0, and both. Errors of LookAtInput.
+absl::Status CheckSameInput(const std::vector<std::string>& files, Collective* collective);
 
 }  // namespace sparrow
 

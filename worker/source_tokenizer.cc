@@ -18,7 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kSuffix[] = ".tokenizer.json";
 constexpr char kShardSuffix[] = ".bin";
 constexpr size_t kShardDigits = 6;
 
@@ -38,16 +37,17 @@ std::string WholeName(const std::string& file) {
 absl::StatusOr<SourceTokenizer> ReadTokenizer(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("format", Json()) != "sparrow-tokenizer") {
+  if (!json.is_object() || json.value("format", Json()) != kTokenizerFormat) {
     return absl::InvalidArgumentError(absl::StrCat(
         path,
         ": is not a tokenizer's file, as sparrowctl data tokenize writes one beside the tokens it makes; move it "
         "elsewhere, or make the tokens again"));
   }
   const Json vocabulary = json.value("vocabulary", Json());
-  if (!vocabulary.is_number_unsigned() || vocabulary.get<uint64_t>() == 0 || vocabulary.get<uint64_t>() > 1 << 16) {
+  if (!vocabulary.is_number_unsigned() || vocabulary.get<uint64_t>() == 0 ||
+      vocabulary.get<uint64_t>() > kVocabularyMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": vocabulary is ", vocabulary.dump(), ", expected 1 to ", 1 << 16));
+        absl::StrCat(path, ": vocabulary is ", vocabulary.dump(), ", expected 1 to ", kVocabularyMax));
   }
   return SourceTokenizer{.path = path, .vocabulary = vocabulary.get<uint32_t>(), .hash = HashBytes(text)};
 }
@@ -67,7 +67,7 @@ absl::StatusOr<std::optional<SourceTokenizer>> FindSourceTokenizer(const std::ve
   std::optional<SourceTokenizer> found;
   std::string last;
   for (const std::string& file : files) {
-    for (const std::string& path : {file + kSuffix, WholeName(file) + kSuffix}) {
+    for (const std::string& path : {file + kTokenizerSuffix, WholeName(file) + kTokenizerSuffix}) {
       if (path == last) break;
       absl::StatusOr<SourceTokenizer> tokenizer = ReadTokenizer(path);
       if (absl::IsNotFound(tokenizer.status())) continue;

@@ -13,6 +13,10 @@
 
 namespace sparrow {
 
+inline constexpr char kTokenizerSuffix[] = ".tokenizer.json";
+inline constexpr char kTokenizerFormat[] = "sparrow-tokenizer";  // Its "format".
+inline constexpr uint32_t kVocabularyMax = 1 << 16;              // Tokens are uint16.
+
 struct SourceTokenizer {
   std::string path;
   uint32_t vocabulary = 0;

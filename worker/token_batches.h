@@ -25,7 +25,7 @@ struct TokenBatchesOptions {
   std::string data_root;  // Paths outside it are refused.
   v1::DataSource source;  // data.train or data.test.
   uint32_t context = 1;
-  uint32_t vocabulary = 1 << 16;
+  uint32_t vocabulary = kVocabularyMax;
   uint64_t seed = 0;
   bool shuffle = true;
   uint64_t batch_size = 1;  // Windows of a global batch.

@@ -22,6 +22,7 @@ absl::StatusOr<TokenReport> CheckSource(const std::string& name, TokenBatchesOpt
   report.vocabulary = options.vocabulary;
   ASSIGN_OR_RETURN(const std::unique_ptr<TokenBatches> batches, TokenBatches::Open(options));
   report.files = batches->files();
+  report.tokenizer = batches->shards().tokenizer();
   report.windows = batches->Describe();
   report.steps = batches->EpochSteps(0);
   report.tokens = batches->tokens();
@@ -62,6 +63,7 @@ absl::StatusOr<std::vector<TokenReport>> CheckTokens(const v1::Job& job, const s
   };
   if (job.data().has_train()) RETURN_IF_ERROR(add("train", TrainingTokens(job)));
   if (job.data().has_test()) RETURN_IF_ERROR(add("test", EvaluationTokens(job)));
+  if (reports.size() == 2) RETURN_IF_ERROR(CheckSameTokenizer(reports[0].tokenizer, reports[1].tokenizer));
   return reports;
 }
 

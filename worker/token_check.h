@@ -2,12 +2,14 @@
 #define SPARROW_WORKER_TOKEN_CHECK_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "sparrow/v1/job.pb.h"
 #include "worker/line_reader.h"
+#include "worker/source_tokenizer.h"
 
 namespace sparrow {
 
@@ -19,8 +21,9 @@ struct TokenReport {
   uint64_t steps = 0;   // Of a pass over it.
   uint64_t tokens = 0;
   uint32_t vocabulary = 0;
-  uint32_t distinct = 0;  // Tokens that occur.
-  uint16_t most = 0;      // The one that occurs most often,
+  std::optional<SourceTokenizer> tokenizer;  // If one lies beside the files.
+  uint32_t distinct = 0;                     // Tokens that occur.
+  uint16_t most = 0;                         // The one that occurs most often,
   uint64_t most_times = 0;
   // Of tokens by themselves, in nats: the loss of a model that knows how often each occurs, and nothing else.
   double entropy = 0;

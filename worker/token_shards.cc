@@ -40,6 +40,7 @@ struct LlmcFile {
 constexpr LlmcFile kOtherLlmcFiles[] = {{20240326, "a model's weights"},
                                         {20240327, "a model's debugging state"},
                                         {20240328, "a tokenizer"},
+                                        {__builtin_bswap32(kTokenFileMagic), "tokens in the other byte order"},
                                         {20240522, "multiple-choice questions"},
                                         {20240801, "tokens of 32 bits (uint32), as of Llama 3"}};
 
@@ -71,8 +72,6 @@ bool LooksLikeText(absl::string_view start) {
   });
 }
 
-constexpr uint32_t BytesSwapped(uint32_t value) { return __builtin_bswap32(value); }
-
 // Without a header: numbers below 2^16 as uint32, of which some differ.
 bool LooksLikeUint32(absl::string_view start) {
   if (start.size() < kUint32BytesMin) return false;
@@ -94,7 +93,6 @@ std::string ForeignFormat(const std::string& path, absl::string_view start) {
   for (const Format& other : kOtherFormats) {
     if (absl::StartsWith(start, other.start)) return other.name;
   }
-  if (magic == BytesSwapped(kTokenFileMagic)) return "llm.c's tokens of a machine with the other byte order";
   if (LooksLikeUint32(start)) return "numbers of 32 bits (every second one of 16 bits is 0); write them as uint16";
   if (absl::EndsWith(path, ".gz")) return "named .gz; decompress it";
   if (LooksLikeText(start)) return "text; make tokens of it by sparrowctl data tokenize";
@@ -112,8 +110,9 @@ size_t FirstOutside(std::span<const uint16_t> tokens, uint32_t vocabulary) {
 }
 
 absl::Status CheckOptions(const TokenShardsOptions& options) {
-  if (options.vocabulary == 0 || options.vocabulary > 1 << 16) {
-    return absl::InvalidArgumentError(absl::StrCat("vocabulary is ", options.vocabulary, ", expected 1 to ", 1 << 16));
+  if (options.vocabulary == 0 || options.vocabulary > kVocabularyMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vocabulary is ", options.vocabulary, ", expected 1 to ", kVocabularyMax));
   }
   if (options.rank >= options.workers) {
     return absl::InvalidArgumentError(

@@ -28,7 +28,7 @@ inline constexpr uint64_t kTokenFileTokensMax = (uint64_t{1} << 31) - 1;  // The
 struct TokenShardsOptions {
   std::string data_root;  // Paths outside it are refused.
   v1::DataSource source;
-  uint32_t vocabulary = 1 << 16;  // Tokens are below it. 1 to 65,536.
+  uint32_t vocabulary = kVocabularyMax;  // Tokens are below it. At least 1.
   // Of the tokens in use, this worker reads its part through at Open, and the others theirs.
   uint32_t rank = 0;
   uint32_t workers = 1;

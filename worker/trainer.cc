@@ -57,7 +57,7 @@ class Training final : public TrainingRun {
     if (IsFirst()) RETURN_IF_ERROR(OpenJob());
     ASSIGN_OR_RETURN(collective_, in_.meet());
     const StopSignal::Scope stop_collective(stop_, [this] { collective_->Abort(); });
-    RETURN_IF_ERROR(CheckSameInput(LookAtInput(record_.files()), collective_.get()));
+    RETURN_IF_ERROR(CheckSameInput(record_.files(), collective_.get()));
     if (reader_ != nullptr) {
       RETURN_IF_ERROR(trainer_->Join(
           {.collective = collective_.get(), .board = in_.board, .cancelled = [this] { return stop_->stopped(); }}));

@@ -26,7 +26,6 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 13;
 
-// Of rank 1: says at its fourth gathering that it has other weights.
 class LyingCollective final : public Collective {
  public:
   // Worker 1 says `says` in gathering number `when`, from 1.
@@ -76,6 +75,13 @@ class LanguageTraining : public ::testing::Test {
     EXPECT_FALSE(result.status().ok());
     EXPECT_TRUE(result.recorder.losses.empty()) << "refused before the first step";
     return std::string(result.status().message());
+  }
+
+  // Of two workers, worker 1 says `says` in gathering number `when`, from 1.
+  TrainingHarness::Result TrainWithALie(const v1::Job& job, int when, const std::string& says) {
+    return harness_.Train(job, {.workers = 2, .wrap_collective = [&](std::unique_ptr<Collective> collective) {
+                                  return std::make_unique<LyingCollective>(std::move(collective), when, says);
+                                }});
   }
 
   static std::string Dense(const TrainingHarness::Result& result) {
@@ -429,10 +435,7 @@ TEST_F(LanguageTraining, DivergedInTheLastStepFailsAndSavesNothing) {
 
 // A worker that has loaded something else, or drifted.
 TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
-  const auto result =
-      harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective), 6, "0");
-                             }});
+  const auto result = TrainWithALie(Job(), 6, "0");
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("after 3 steps worker 1 has other weights than worker 0"));
 }
@@ -441,11 +444,7 @@ TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamed) {
 TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamedAfterTheStepsThatTheJobNames) {
   const char* const more = "train { check_weights_every_steps: 2 } eval { every_steps: 0 }";
   int gatherings = 0;
-  const auto lie_at = [&](int when) {
-    return harness_.Train(Job(more), {.workers = 2, .wrap_collective = [&](std::unique_ptr<Collective> collective) {
-                                        return std::make_unique<LyingCollective>(std::move(collective), when, "0");
-                                      }});
-  };
+  const auto lie_at = [&](int when) { return TrainWithALie(Job(more), when, "0"); };
   // Files, devices, and the weights at the start come first.
   for (const int steps : {2, 4, 30}) {
     gatherings = 3 + steps / 2;
@@ -458,18 +457,12 @@ TEST_F(LanguageTraining, WorkersWithOtherWeightsAreNamedAfterTheStepsThatTheJobN
 }
 
 TEST_F(LanguageTraining, WorkersOnOtherDevicesAreNamed) {
-  const auto result =
-      harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective), 2, "a GPU");
-                             }});
+  const auto result = TrainWithALie(Job(), 2, "a GPU");
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("worker 1 computes on a GPU, and worker 0 on a CPU"));
 }
 
 TEST_F(LanguageTraining, WorkersWithOtherFilesAreNamed) {
-  const auto result =
-      harness_.Train(Job(), {.workers = 2, .wrap_collective = [](std::unique_ptr<Collective> collective) {
-                               return std::make_unique<LyingCollective>(std::move(collective), 1, "2 files of 7 bytes");
-                             }});
+  const auto result = TrainWithALie(Job(), 1, "2 files of 7 bytes");
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("worker 1 reads 2 files of 7 bytes, but worker 0 reads 1 file of"));
 }

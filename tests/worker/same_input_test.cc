@@ -12,16 +12,16 @@
 namespace sparrow {
 namespace {
 
-// What each of the members is told that have seen these.
+// What each of the members is told that have these files.
 template <size_t kMembers>
-std::array<absl::Status, kMembers> Compare(const std::array<absl::StatusOr<std::string>, kMembers>& seen) {
+std::array<absl::Status, kMembers> Compare(const std::array<std::vector<std::string>, kMembers>& files) {
   ThreadGroup group(kMembers);
   std::array<absl::Status, kMembers> told;
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < kMembers; ++rank) {
     threads.emplace_back([&, rank] {
       ThreadCollective collective(&group, rank);
-      told[rank] = CheckSameInput(seen[rank], &collective);
+      told[rank] = CheckSameInput(files[rank], &collective);
       EXPECT_TRUE(collective.Barrier().ok());
     });
   }
@@ -58,13 +58,18 @@ TEST(SameInput, AFileThatIsGoneIsNamed) {
 }
 
 TEST(SameInput, AWorkerWithOtherFilesIsNamedToAll) {
-  for (const absl::Status& told : Compare<3>({"a", "a", "a"})) EXPECT_TRUE(told.ok()) << told;
-  for (const absl::Status& told : Compare<3>({"a", "a", "b"})) {
-    EXPECT_ERROR(told, kFailedPrecondition, "worker 2 reads b, but worker 0 reads a");
+  const TempFiles files;
+  files.Write("a.tsv", "one");
+  files.Write("b.tsv", "three");
+  const std::vector<std::string> a = {files.Path("a.tsv")}, b = {files.Path("b.tsv")}, gone = {files.Path("x.tsv")};
+  for (const absl::Status& told : Compare<3>({a, a, a})) EXPECT_TRUE(told.ok()) << told;
+  for (const absl::Status& told : Compare<3>({a, a, b})) {
+    EXPECT_ERROR(told, kFailedPrecondition, "worker 2 reads 1 file of 5 bytes", "but worker 0 reads 1 file of 3 bytes");
   }
-  const auto told = Compare<2>({"a", absl::NotFoundError("x.tsv: gone")});
+  const auto told = Compare<2>({a, gone});
   EXPECT_TRUE(told[0].ok()) << "the other says why, and the job ends";
   EXPECT_ERROR(told[1], kNotFound, "x.tsv");
+  EXPECT_TRUE(Compare<1>({gone})[0].ok()) << "nobody else reads them";
 }
 
 }  // namespace

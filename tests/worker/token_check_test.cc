@@ -58,6 +58,14 @@ TEST(TokenCheck, WhatTrainingWouldStopAtIsAnError) {
   EXPECT_ERROR(CheckTokens(LanguageJob(), files.root(), nullptr).status(), kInvalidArgument,
                "data.train: ", "model.gpt2.vocabulary is 70", "a.bin.tokenizer.json");
   std::filesystem::remove(files.Path("a.bin.tokenizer.json"));
+  v1::Job two = LanguageJob();
+  two.mutable_data()->mutable_test()->set_path(0, "b.bin");
+  two.mutable_data()->mutable_test()->clear_rows();
+  files.Write("b.bin", PlainTokens(CountUp(0, 33)));
+  files.Write("a.bin.tokenizer.json", R"({"format":"sparrow-tokenizer","vocabulary":70})");
+  files.Write("b.bin.tokenizer.json", R"({"format":"sparrow-tokenizer","vocabulary":70,"end_of_text":69})");
+  EXPECT_ERROR(CheckTokens(two, files.root(), nullptr).status(), kInvalidArgument,
+               "b.bin.tokenizer.json: is another tokenizer", "a.bin.tokenizer.json");
   EXPECT_ERROR(CheckTokens(LanguageJob(), files.root(), [] { return true; }).status(), kCancelled, "data.train");
 }
 
