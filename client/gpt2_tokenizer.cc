@@ -4,7 +4,6 @@
 #include <array>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -16,6 +15,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "client/tokenizer_json.h"
 
 namespace sparrow {
 namespace {
@@ -240,12 +240,7 @@ absl::Status Gpt2Tokenizer::Decode(std::span<const uint16_t> tokens, std::string
 }
 
 std::string Gpt2Tokenizer::ToJson() const {
-  nlohmann::ordered_json json;
-  json["format"] = kTokenizerFormat;
-  json["version"] = 1;
-  json["kind"] = "gpt2";
-  json["vocabulary"] = vocabulary();
-  json["end_of_text"] = end_of_text_.has_value() ? nlohmann::ordered_json(*end_of_text_) : nlohmann::ordered_json();
+  nlohmann::ordered_json json = TokenizerHeader("gpt2", *this);
   json["tokens"] = vocabulary_.tokens;
   json["merges"] = nlohmann::ordered_json::array();
   for (const auto& [left, right] : vocabulary_.merges) json["merges"].push_back(left + " " + right);

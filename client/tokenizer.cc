@@ -1,7 +1,5 @@
 #include "client/tokenizer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,29 +8,18 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "client/gpt2_tokenizer.h"
+#include "client/tokenizer_json.h"
 
 namespace sparrow {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;
 constexpr size_t kCharacterBytesMax = 4;
 
 template <typename... Parts>
 absl::Status Bad(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
-Json Header(const char* kind, const Tokenizer& tokenizer) {
-  Json json;
-  json["format"] = kTokenizerFormat;
-  json["version"] = kVersion;
-  json["kind"] = kind;
-  json["vocabulary"] = tokenizer.vocabulary();
-  const std::optional<uint16_t> end = tokenizer.end_of_text();
-  json["end_of_text"] = end.has_value() ? Json(*end) : Json();
-  return json;
 }
 
 absl::Status NoToken(uint16_t token, const Tokenizer& tokenizer) {
@@ -66,7 +53,7 @@ class ByteTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
-  std::string ToJson() const override { return Header("bytes", *this).dump(1) + "\n"; }
+  std::string ToJson() const override { return TokenizerHeader("bytes", *this).dump(1) + "\n"; }
 
  private:
   const bool has_end_;
@@ -119,7 +106,7 @@ class CharacterTokenizer : public Tokenizer {
   }
 
   std::string ToJson() const override {
-    Json json = Header("characters", *this);
+    Json json = TokenizerHeader("characters", *this);
     json["characters"] = Json::array();
     for (const uint32_t code : characters_) {
       std::string character;
@@ -175,8 +162,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Gpt2FromJson(const Json& json) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(const Json& json) {
   if (!json.is_object() || json.value("format", Json()) != kTokenizerFormat) return Bad("is not a tokenizer's file");
-  if (json.value("version", Json()) != kVersion) {
-    return Bad("has version ", json.value("version", Json()).dump(), ", expected ", kVersion);
+  if (json.value("version", Json()) != kTokenizerVersion) {
+    return Bad("has version ", json.value("version", Json()).dump(), ", expected ", kTokenizerVersion);
   }
   const Json kind = json.value("kind", Json());
   const bool end_of_text = !json.value("end_of_text", Json()).is_null();

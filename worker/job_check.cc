@@ -17,6 +17,7 @@
 #include "embedding/table_config.h"
 #include "worker/job_layout.h"
 #include "worker/schema_check.h"
+#include "worker/source_tokenizer.h"
 
 namespace sparrow {
 namespace {
@@ -153,7 +154,7 @@ absl::Status CheckGpt2(const v1::Gpt2& gpt2) {
   RETURN_IF_ERROR(check("width", gpt2.width(), 1, kGpt2WidthMax));
   RETURN_IF_ERROR(check("heads", gpt2.heads(), 1, gpt2.width()));
   RETURN_IF_ERROR(check("context", gpt2.context(), 1, kGpt2ContextMax));
-  RETURN_IF_ERROR(check("vocabulary", gpt2.vocabulary(), 2, kGpt2VocabularyMax));
+  RETURN_IF_ERROR(check("vocabulary", gpt2.vocabulary(), 2, kVocabularyMax));
   if (gpt2.width() % gpt2.heads() != 0) {
     return Bad("model.gpt2.width is ", gpt2.width(), ", which model.gpt2.heads ", gpt2.heads(),
                " does not divide; a head has width / heads elements, so make width a multiple of heads");

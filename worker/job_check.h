@@ -11,7 +11,6 @@ inline constexpr uint64_t kHotRowsMax = uint64_t{1} << 31;  // Of train.hot_rows
 inline constexpr uint32_t kGpt2LayersMax = 1024;
 inline constexpr uint32_t kGpt2WidthMax = 1 << 16;
 inline constexpr uint32_t kGpt2ContextMax = 1 << 20;
-inline constexpr uint32_t kGpt2VocabularyMax = 1 << 16;  // Tokens are uint16.
 
 // Checks a whole job without touching a file: names, what refers to what, sizes, data schema, model against tables,
 // optimizers, schedule. InvalidArgument names the field by its path, its value, and the remedy, in one line. What
